@@ -65,87 +65,209 @@ enum DML_REDUCE_FUNCTION : uint32_t {
   DML_REDUCE_FUNCTION_SUM = 10,
   DML_REDUCE_FUNCTION_SUM_SQUARE = 11,
 };
-enum DML_MATRIX_TRANSFORM : uint32_t { DML_MATRIX_TRANSFORM_NONE = 0, DML_MATRIX_TRANSFORM_TRANSPOSE = 1 };
-enum DML_CONVOLUTION_MODE : uint32_t { DML_CONVOLUTION_MODE_CROSS_CORRELATION = 1 };
-enum DML_CONVOLUTION_DIRECTION : uint32_t {
-  DML_CONVOLUTION_DIRECTION_FORWARD = 0,
-  DML_CONVOLUTION_DIRECTION_BACKWARD = 1,
-};
 enum DML_PADDING_MODE : uint32_t {
   DML_PADDING_MODE_CONSTANT = 0,
   DML_PADDING_MODE_EDGE = 1,
   DML_PADDING_MODE_REFLECTION = 2,
 };
-enum DML_ROUNDING_MODE : uint32_t { DML_ROUNDING_MODE_HALVES_TO_NEAREST_EVEN = 0 };
-enum DML_QUANTIZATION_TYPE : uint32_t { DML_QUANTIZATION_TYPE_SCALE = 1, DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT = 2 };
 
-// The operators that a lowering can contain. Activations carry the number that ep/spec/activations.toml gives them.
+// A description of an operator is its fields, one after the other, each at a multiple of its size. Pointers come first.
+enum class DmlField : uint8_t {
+  kInput,   // DML_TENSOR_DESC of the next input; null where it is left out
+  kOutput,  // DML_TENSOR_DESC
+  kNone,    // anything, which is left out
+  kScaleBias,
+  kFused,    // DML_OPERATOR_DESC of an activation
+  kTensors,  // an array of DML_TENSOR_DESC: all inputs that are left
+  kAxes,
+  kStrides,  // from here on lists with a number for each dimension, or each spatial one
+  kDilations,
+  kWindow,
+  kStartPadding,
+  kEndPadding,
+  kOutputPadding,
+  kOffsets,
+  kSizes,
+  kSteps,
+  kTensorCount,  // from here on UINT, BOOL and enumerations
+  kAxisCount,
+  kDimensionCount,
+  kAxis,
+  kIndexDimensions,
+  kGroups,
+  kBackward,
+  kPaddingMode,
+  kReduceFunction,
+  kQuantizationType,
+  kIncludePadding,
+  kUseMean,
+  kNormalizeVariance,
+  kZero,       // what is the same in all that are made: no transposition, halves to even
+  kOne,        // cross-correlation, spatial statistics
+  kParameter,  // from here on FLOAT: the next of two parameters
+  kEpsilon,
+  kAlpha,
+  kBeta,
+};
+
+// The fields of a description and, to check them, its size.
+struct DmlFields {
+  template <typename... Fields>
+  consteval DmlFields(uint32_t bytes, Fields... given) : count(sizeof...(given)), fields{given...} {
+    uint32_t at = 0;
+    for (DmlField field : *this) {
+      const uint32_t size = field < DmlField::kTensorCount ? 8 : 4;
+      at = (at + size - 1) / size * size + size;
+    }
+    if ((at + 7) / 8 * 8 != bytes) throw "fields of another size";
+  }
+  constexpr const DmlField* begin() const { return fields; }
+  constexpr const DmlField* end() const { return fields + count; }
+
+  uint32_t count;
+  DmlField fields[17];
+};
+
+namespace dml_fields {
+using enum DmlField;
+inline constexpr DmlFields kCast(16, kInput, kOutput);
+inline constexpr DmlFields kUnary(24, kInput, kOutput, kScaleBias);  // f(x * scale + bias)
+inline constexpr DmlFields kBinary(24, kInput, kInput, kOutput);
+inline constexpr DmlFields kPow(32, kInput, kInput, kOutput, kNone);
+inline constexpr DmlFields kConstantPow(32, kInput, kOutput, kNone, kParameter);
+inline constexpr DmlFields kTernary(32, kInput, kInput, kInput, kOutput);  // of an IF: condition, A, B
+inline constexpr DmlFields kClip(32, kInput, kOutput, kNone, kParameter, kParameter);
+inline constexpr DmlFields kRound(24, kInput, kOutput, kZero);
+inline constexpr DmlFields kActivation(24, kInput, kOutput, kParameter, kParameter);  // those without a further tensor
+inline constexpr DmlFields kSoftmax(32, kInput, kOutput, kAxisCount, kAxes);
+inline constexpr DmlFields kReduce(40, kReduceFunction, kInput, kOutput, kAxisCount, kAxes);
+// Alpha * A x B + Beta * C over the last two of four dimensions.
+inline constexpr DmlFields kGemm(56, kInput, kInput, kInput, kOutput, kZero, kZero, kAlpha, kBeta, kNone);
+// Output[.., i.., ..] = Input[.., Indices[i..], ..] at the axis; all tensors have the same number of dimensions.
+inline constexpr DmlFields kGather(32, kInput, kInput, kOutput, kAxis, kIndexDimensions);
+inline constexpr DmlFields kJoin(32, kTensorCount, kTensors, kOutput, kAxis);
+inline constexpr DmlFields kSlice(48, kInput, kOutput, kDimensionCount, kOffsets, kSizes, kSteps);
+inline constexpr DmlFields kConvolution(104, kInput, kInput, kInput, kOutput, kOne, kBackward, kDimensionCount,
+                                        kStrides, kDilations, kStartPadding, kEndPadding, kOutputPadding, kGroups,
+                                        kNone);
+inline constexpr DmlFields kAveragePooling(64, kInput, kOutput, kDimensionCount, kStrides, kWindow, kStartPadding,
+                                           kEndPadding, kIncludePadding);
+inline constexpr DmlFields kMaxPooling(72, kInput, kOutput, kNone, kDimensionCount, kStrides, kWindow, kStartPadding,
+                                       kEndPadding, kDilations);
+inline constexpr DmlFields kPadding(48, kInput, kOutput, kPaddingMode, kParameter, kDimensionCount, kStartPadding,
+                                    kEndPadding);
+// Input, mean, variance, scale, bias.
+inline constexpr DmlFields kBatchNormalization(64, kInput, kInput, kInput, kInput, kInput, kOutput, kOne, kEpsilon,
+                                               kNone);
+// A, its zero point, B, its zero point. One element, or one a row of A or a column of B.
+inline constexpr DmlFields kMatrixMultiplyInteger(40, kInput, kInput, kInput, kInput, kOutput);
+// A, B and the output, each with its scale and zero point.
+inline constexpr DmlFields kQuantizedMatrixMultiply(72, kInput, kInput, kInput, kInput, kInput, kInput, kInput, kInput,
+                                                    kOutput);
+inline constexpr DmlFields kConvolutionInteger(88, kInput, kInput, kInput, kInput, kOutput, kDimensionCount, kStrides,
+                                               kDilations, kStartPadding, kEndPadding, kGroups);
+// Input and filter, each with its scale and zero point, the bias of int32, the output's scale and zero point.
+inline constexpr DmlFields kQuantizedConvolution(128, kInput, kInput, kInput, kInput, kInput, kInput, kInput, kInput,
+                                                 kInput, kOutput, kDimensionCount, kStrides, kDilations, kStartPadding,
+                                                 kEndPadding, kGroups);
+// The array is scale and zero point.
+inline constexpr DmlFields kQuantize(32, kInput, kQuantizationType, kTensorCount, kTensors, kOutput);
+inline constexpr DmlFields kNormalization1(64, kInput, kInput, kInput, kOutput, kAxisCount, kAxes, kNormalizeVariance,
+                                           kEpsilon, kFused);
+inline constexpr DmlFields kNormalization2(72, kInput, kInput, kInput, kOutput, kAxisCount, kAxes, kUseMean,
+                                           kNormalizeVariance, kEpsilon, kFused);
+}  // namespace dml_fields
+
+// The operators that a lowering can contain: name, number, fields, the level that each came with, that from which it takes
+// other ranks than four, and types of its first input and its output (see directml/lowering/rules.h).
+// Levels from the feature level history; ranks and types from the operators' pages, those of 5_0, 6_2 and 6_4 proven with
+// the libraries of these levels. CONVOLUTION, pooling and PADDING move over the spatial dimensions: four or five in all, from
+// 3_0 on three for a CONVOLUTION; those of NEVER take two to four dimensions at every level. The LOGICAL_ operators' output
+// is of UINT8, as is the condition of an IF.
+#define NORMFUSE_FOR_EACH_DML_OPERATOR(X)                                                            \
+  X(ELEMENT_WISE_IDENTITY, 1, kUnary, 1_0, 3_0, kAnyType, kAnyType)                                  \
+  X(ELEMENT_WISE_ABS, 2, kUnary, 1_0, 3_0, kAnyType, kAnyType)                                       \
+  X(ELEMENT_WISE_ADD, 4, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                      \
+  X(ELEMENT_WISE_CLIP, 8, kClip, 1_0, 3_0, kAnyType, kAnyType)                                       \
+  X(ELEMENT_WISE_COS, 9, kUnary, 1_0, 3_0, kFloatTypes, kFloatTypes)                                 \
+  X(ELEMENT_WISE_DIVIDE, 10, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                  \
+  X(ELEMENT_WISE_EXP, 11, kUnary, 1_0, 3_0, kFloatTypes, kFloatTypes)                                \
+  X(ELEMENT_WISE_LOG, 13, kUnary, 1_0, 3_0, kAnyType, kAnyType)                                      \
+  X(ELEMENT_WISE_LOGICAL_AND, 14, kBinary, 1_0, 3_0, kAnyType, kAnyType)                             \
+  X(ELEMENT_WISE_LOGICAL_EQUALS, 15, kBinary, 1_0, 3_0, kAnyType, kAnyType)                          \
+  X(ELEMENT_WISE_LOGICAL_GREATER_THAN, 16, kBinary, 1_0, 3_0, kAnyType, kAnyType)                    \
+  X(ELEMENT_WISE_LOGICAL_LESS_THAN, 17, kBinary, 1_0, 3_0, kAnyType, kAnyType)                       \
+  X(ELEMENT_WISE_LOGICAL_NOT, 18, kCast, 1_0, 3_0, kAnyType, kAnyType)                               \
+  X(ELEMENT_WISE_LOGICAL_OR, 19, kBinary, 1_0, 3_0, kAnyType, kAnyType)                              \
+  X(ELEMENT_WISE_LOGICAL_XOR, 20, kBinary, 1_0, 3_0, kAnyType, kAnyType)                             \
+  X(ELEMENT_WISE_MAX, 21, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_MIN, 23, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_MULTIPLY, 24, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                \
+  X(ELEMENT_WISE_POW, 25, kPow, 1_0, 3_0, kAnyType, kAnyType)                                        \
+  X(ELEMENT_WISE_CONSTANT_POW, 26, kConstantPow, 1_0, 3_0, kAnyType, kAnyType)                       \
+  X(ELEMENT_WISE_RECIP, 27, kUnary, 1_0, 3_0, kFloatTypes, kFloatTypes)                              \
+  X(ELEMENT_WISE_SIN, 28, kUnary, 1_0, 3_0, kFloatTypes, kFloatTypes)                                \
+  X(ELEMENT_WISE_SQRT, 29, kUnary, 1_0, 3_0, kFloatTypes, kFloatTypes)                               \
+  X(ELEMENT_WISE_SUBTRACT, 30, kBinary, 1_0, 3_0, kAnyType, kAnyType)                                \
+  X(ELEMENT_WISE_QUANTIZE_LINEAR, 33, kTernary, 1_0, 3_0, kAnyType, kByteTypes)                      \
+  X(ELEMENT_WISE_DEQUANTIZE_LINEAR, 34, kTernary, 1_0, 3_0, kIntegerTypes, kFloat32Type)             \
+  X(ACTIVATION_PARAMETERIZED_RELU, 42, kBinary, 1_0, 3_0, kAnyType, kAnyType)                        \
+  X(CONVOLUTION, 53, kConvolution, 1_0, 3_0, kAnyType, kAnyType)                                     \
+  X(GEMM, 54, kGemm, 1_0, NEVER, kAnyType, kAnyType)                                                 \
+  X(REDUCE, 55, kReduce, 1_0, 3_0, kAnyType, kAnyType)                                               \
+  X(AVERAGE_POOLING, 56, kAveragePooling, 1_0, 3_0, kAnyType, kAnyType)                              \
+  X(CAST, 61, kCast, 1_0, 3_1, kAnyType, kAnyType)                                                   \
+  X(JOIN, 63, kJoin, 1_0, 3_0, kAnyType, kAnyType)                                                   \
+  X(PADDING, 64, kPadding, 1_0, 3_0, kAnyType, kAnyType)                                             \
+  X(GATHER, 67, kGather, 1_0, 3_0, kAnyType, kAnyType)                                               \
+  X(BATCH_NORMALIZATION, 72, kBatchNormalization, 1_0, 3_1, kAnyType, kAnyType)                      \
+  X(ELEMENT_WISE_IS_NAN, 80, kCast, 2_0, 3_0, kAnyType, kAnyType)                                    \
+  X(ELEMENT_WISE_ERF, 81, kUnary, 2_0, 3_0, kFloatTypes, kFloatTypes)                                \
+  X(ELEMENT_WISE_IF, 88, kTernary, 2_0, 3_0, kAnyType, kAnyType)                                     \
+  X(ELEMENT_WISE_ROUND, 99, kRound, 2_1, 3_0, kFloatTypes, kFloatTypes)                              \
+  X(MAX_POOLING2, 110, kMaxPooling, 2_1, 3_0, kAnyType, kAnyType)                                    \
+  X(SLICE1, 111, kSlice, 2_1, 3_0, kAnyType, kAnyType)                                               \
+  X(MEAN_VARIANCE_NORMALIZATION1, 115, kNormalization1, 2_1, 3_1, kFloatTypes, kFloatTypes)          \
+  X(MATRIX_MULTIPLY_INTEGER, 117, kMatrixMultiplyInteger, 2_1, NEVER, kAnyType, kAnyType)            \
+  X(QUANTIZED_LINEAR_MATRIX_MULTIPLY, 118, kQuantizedMatrixMultiply, 2_1, NEVER, kAnyType, kAnyType) \
+  X(CONVOLUTION_INTEGER, 119, kConvolutionInteger, 2_1, NEVER, kAnyType, kAnyType)                   \
+  X(QUANTIZED_LINEAR_CONVOLUTION, 120, kQuantizedConvolution, 2_1, NEVER, kAnyType, kAnyType)        \
+  X(ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, 126, kBinary, 3_0, 3_0, kAnyType, kAnyType)          \
+  X(ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL, 127, kBinary, 3_0, 3_0, kAnyType, kAnyType)             \
+  X(ACTIVATION_SOFTMAX1, 158, kSoftmax, 5_1, 5_1, kAnyType, kAnyType)                                \
+  X(ACTIVATION_LOG_SOFTMAX1, 159, kSoftmax, 5_1, 5_1, kAnyType, kAnyType)                            \
+  X(MEAN_VARIANCE_NORMALIZATION2, 171, kNormalization2, 6_3, 6_3, kFloatTypes, kFloatTypes)          \
+  X(QUANTIZE, 173, kQuantize, 6_3, 6_3, kFloatTypes, kByteTypes | kNibbleTypes)                      \
+  X(DEQUANTIZE, 174, kQuantize, 6_3, 6_3, kByteTypes | kNibbleTypes, kFloatTypes)
+
 enum DML_OPERATOR_TYPE : uint32_t {
   DML_OPERATOR_INVALID = 0,
-  DML_OPERATOR_ELEMENT_WISE_IDENTITY = 1,
-  DML_OPERATOR_ELEMENT_WISE_ABS = 2,
-  DML_OPERATOR_ELEMENT_WISE_ADD = 4,
-  DML_OPERATOR_ELEMENT_WISE_CLIP = 8,
-  DML_OPERATOR_ELEMENT_WISE_COS = 9,
-  DML_OPERATOR_ELEMENT_WISE_DIVIDE = 10,
-  DML_OPERATOR_ELEMENT_WISE_EXP = 11,
-  DML_OPERATOR_ELEMENT_WISE_LOG = 13,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND = 14,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS = 15,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN = 16,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN = 17,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT = 18,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR = 19,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR = 20,
-  DML_OPERATOR_ELEMENT_WISE_MAX = 21,
-  DML_OPERATOR_ELEMENT_WISE_MIN = 23,
-  DML_OPERATOR_ELEMENT_WISE_MULTIPLY = 24,
-  DML_OPERATOR_ELEMENT_WISE_POW = 25,
-  DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW = 26,
-  DML_OPERATOR_ELEMENT_WISE_RECIP = 27,
-  DML_OPERATOR_ELEMENT_WISE_SIN = 28,
-  DML_OPERATOR_ELEMENT_WISE_SQRT = 29,
-  DML_OPERATOR_ELEMENT_WISE_SUBTRACT = 30,
-  DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR = 33,
-  DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR = 34,
+#define NORMFUSE_NUMBER(name, number, ...) DML_OPERATOR_##name = number,
+  NORMFUSE_FOR_EACH_DML_OPERATOR(NORMFUSE_NUMBER)
+#undef NORMFUSE_NUMBER
+  // The other activations carry the number that ep/spec/activations.toml gives them.
   DML_OPERATOR_ACTIVATION_ELU = 35,
   DML_OPERATOR_ACTIVATION_HARD_SIGMOID = 37,
   DML_OPERATOR_ACTIVATION_IDENTITY = 38,
   DML_OPERATOR_ACTIVATION_LEAKY_RELU = 39,
   DML_OPERATOR_ACTIVATION_LINEAR = 40,
-  DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU = 42,
   DML_OPERATOR_ACTIVATION_RELU = 44,
   DML_OPERATOR_ACTIVATION_SIGMOID = 47,
   DML_OPERATOR_ACTIVATION_SOFTPLUS = 49,
   DML_OPERATOR_ACTIVATION_TANH = 51,
-  DML_OPERATOR_CONVOLUTION = 53,
-  DML_OPERATOR_GEMM = 54,
-  DML_OPERATOR_REDUCE = 55,
-  DML_OPERATOR_AVERAGE_POOLING = 56,
-  DML_OPERATOR_CAST = 61,
-  DML_OPERATOR_JOIN = 63,
-  DML_OPERATOR_PADDING = 64,
-  DML_OPERATOR_GATHER = 67,
-  DML_OPERATOR_BATCH_NORMALIZATION = 72,
-  DML_OPERATOR_ELEMENT_WISE_IS_NAN = 80,
-  DML_OPERATOR_ELEMENT_WISE_ERF = 81,
-  DML_OPERATOR_ELEMENT_WISE_IF = 88,
-  DML_OPERATOR_ELEMENT_WISE_ROUND = 99,
-  DML_OPERATOR_MAX_POOLING2 = 110,
-  DML_OPERATOR_SLICE1 = 111,
-  DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1 = 115,
-  DML_OPERATOR_MATRIX_MULTIPLY_INTEGER = 117,
-  DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY = 118,
-  DML_OPERATOR_CONVOLUTION_INTEGER = 119,
-  DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION = 120,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL = 126,
-  DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL = 127,
-  DML_OPERATOR_ACTIVATION_SOFTMAX1 = 158,
-  DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1 = 159,
-  DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2 = 171,
-  DML_OPERATOR_QUANTIZE = 173,
-  DML_OPERATOR_DEQUANTIZE = 174,
 };
+
+constexpr const DmlFields& FieldsOf(DML_OPERATOR_TYPE type) {
+  switch (type) {
+#define NORMFUSE_FIELDS(name, number, fields, ...) \
+  case DML_OPERATOR_##name:                        \
+    return dml_fields::fields;
+    NORMFUSE_FOR_EACH_DML_OPERATOR(NORMFUSE_FIELDS)
+#undef NORMFUSE_FIELDS
+    default:
+      return dml_fields::kActivation;
+  }
+}
 
 inline constexpr uint32_t kDmlMaxRank = 8;
 inline constexpr uint64_t kDmlBufferAlignment = 256;  // of temporary and persistent buffers; a tensor's is 16
@@ -179,323 +301,13 @@ struct DML_SCALE_BIAS {
   FLOAT Bias;
 };
 
-// IDENTITY, ABS, SQRT, RECIP, ERF, EXP, LOG, SIN: f(x * scale + bias).
-struct DML_ELEMENT_WISE_UNARY_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  const DML_SCALE_BIAS* ScaleBias;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_UNARY_OPERATOR_DESC) == 24);
-
-// ADD, SUBTRACT, MULTIPLY, DIVIDE, MAX, MIN, and the LOGICAL_ operators of two operands, whose output is of UINT8.
-struct DML_ELEMENT_WISE_BINARY_OPERATOR_DESC {
-  const DML_TENSOR_DESC* ATensor;
-  const DML_TENSOR_DESC* BTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_BINARY_OPERATOR_DESC) == 24);
-
-struct DML_ELEMENT_WISE_POW_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* ExponentTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  const DML_SCALE_BIAS* ScaleBias;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_POW_OPERATOR_DESC) == 32);
-
-struct DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  const DML_SCALE_BIAS* ScaleBias;
-  FLOAT Exponent;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC) == 32);
-
-// Output = Condition ? A : B; the condition is of UINT8.
-struct DML_ELEMENT_WISE_IF_OPERATOR_DESC {
-  const DML_TENSOR_DESC* ConditionTensor;
-  const DML_TENSOR_DESC* ATensor;
-  const DML_TENSOR_DESC* BTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_IF_OPERATOR_DESC) == 32);
-
-// Output = Alpha * A x B + Beta * C over the last two of four dimensions.
-struct DML_GEMM_OPERATOR_DESC {
-  const DML_TENSOR_DESC* ATensor;
-  const DML_TENSOR_DESC* BTensor;
-  const DML_TENSOR_DESC* CTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  DML_MATRIX_TRANSFORM TransA;
-  DML_MATRIX_TRANSFORM TransB;
-  FLOAT Alpha;
-  FLOAT Beta;
-  const DML_OPERATOR_DESC* FusedActivation;
-};
-static_assert(sizeof(DML_GEMM_OPERATOR_DESC) == 56 && offsetof(DML_GEMM_OPERATOR_DESC, FusedActivation) == 48);
-
-// Output[.., i.., ..] = Input[.., Indices[i..], ..] at `Axis`; all tensors have the same number of dimensions.
-struct DML_GATHER_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* IndicesTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT Axis;
-  UINT IndexDimensions;
-};
-static_assert(sizeof(DML_GATHER_OPERATOR_DESC) == 32);
-
-struct DML_JOIN_OPERATOR_DESC {
-  UINT InputCount;
-  const DML_TENSOR_DESC* InputTensors;  // an array of descriptions
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT Axis;
-};
-static_assert(sizeof(DML_JOIN_OPERATOR_DESC) == 32);
-
-struct DML_SLICE1_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT DimensionCount;
-  const UINT* InputWindowOffsets;
-  const UINT* InputWindowSizes;
-  const int32_t* InputWindowStrides;
-};
-static_assert(sizeof(DML_SLICE1_OPERATOR_DESC) == 48 && offsetof(DML_SLICE1_OPERATOR_DESC, InputWindowStrides) == 40);
-
-// Lists have a number for each spatial dimension. BACKWARD is a transposed convolution.
-struct DML_CONVOLUTION_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* FilterTensor;
-  const DML_TENSOR_DESC* BiasTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  DML_CONVOLUTION_MODE Mode;
-  DML_CONVOLUTION_DIRECTION Direction;
-  UINT DimensionCount;
-  const UINT* Strides;
-  const UINT* Dilations;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-  const UINT* OutputPadding;
-  UINT GroupCount;
-  const DML_OPERATOR_DESC* FusedActivation;
-};
-static_assert(sizeof(DML_CONVOLUTION_OPERATOR_DESC) == 104 && offsetof(DML_CONVOLUTION_OPERATOR_DESC, Strides) == 48);
-
-struct DML_AVERAGE_POOLING_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT DimensionCount;
-  const UINT* Strides;
-  const UINT* WindowSize;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-  BOOL IncludePadding;
-};
-static_assert(sizeof(DML_AVERAGE_POOLING_OPERATOR_DESC) == 64);
-
-struct DML_MAX_POOLING2_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  const DML_TENSOR_DESC* OutputIndicesTensor;
-  UINT DimensionCount;
-  const UINT* Strides;
-  const UINT* WindowSize;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-  const UINT* Dilations;
-};
-static_assert(sizeof(DML_MAX_POOLING2_OPERATOR_DESC) == 72);
-
-// Lists have a number for each dimension.
-struct DML_PADDING_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  DML_PADDING_MODE PaddingMode;
-  FLOAT PaddingValue;
-  UINT DimensionCount;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-};
-static_assert(sizeof(DML_PADDING_OPERATOR_DESC) == 48 && offsetof(DML_PADDING_OPERATOR_DESC, StartPadding) == 32);
-
-struct DML_BATCH_NORMALIZATION_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* MeanTensor;
-  const DML_TENSOR_DESC* VarianceTensor;
-  const DML_TENSOR_DESC* ScaleTensor;
-  const DML_TENSOR_DESC* BiasTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  BOOL Spatial;
-  FLOAT Epsilon;
-  const DML_OPERATOR_DESC* FusedActivation;
-};
-static_assert(sizeof(DML_BATCH_NORMALIZATION_OPERATOR_DESC) == 64);
-
-// SOFTMAX1 and LOG_SOFTMAX1.
-struct DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT AxisCount;
-  const UINT* Axes;
-};
-static_assert(sizeof(DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC) == 32);
-
-struct DML_ELEMENT_WISE_CLIP_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  const DML_SCALE_BIAS* ScaleBias;
-  FLOAT Min;
-  FLOAT Max;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_CLIP_OPERATOR_DESC) == 32);
-
-struct DML_ELEMENT_WISE_ROUND_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  DML_ROUNDING_MODE RoundingMode;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_ROUND_OPERATOR_DESC) == 24);
-
-// CAST, LOGICAL_NOT, IS_NAN.
-struct DML_CAST_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_CAST_OPERATOR_DESC) == 16);
-
-struct DML_REDUCE_OPERATOR_DESC {
-  DML_REDUCE_FUNCTION Function;
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT AxisCount;
-  const UINT* Axes;
-};
-static_assert(sizeof(DML_REDUCE_OPERATOR_DESC) == 40 && offsetof(DML_REDUCE_OPERATOR_DESC, Axes) == 32);
-
-// Every activation without a further tensor: its floats follow the two tensors, in the order of the activation table.
-// Both tensors are null where it is fused into another operator.
+// An activation that is fused into another operator: both tensors are null.
 struct DML_ACTIVATION_OPERATOR_DESC {
   const DML_TENSOR_DESC* InputTensor;
   const DML_TENSOR_DESC* OutputTensor;
   FLOAT Parameters[2];
 };
 static_assert(sizeof(DML_ACTIVATION_OPERATOR_DESC) == 24 && offsetof(DML_ACTIVATION_OPERATOR_DESC, Parameters) == 16);
-
-struct DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* SlopeTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC) == 24);
-
-// ELEMENT_WISE_QUANTIZE_LINEAR and ELEMENT_WISE_DEQUANTIZE_LINEAR.
-struct DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* ScaleTensor;
-  const DML_TENSOR_DESC* ZeroPointTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC) == 32);
-
-// (A - zero point) * (B - zero point), summed as int32. A zero point has one element, or one a row of A or a column of B.
-struct DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC {
-  const DML_TENSOR_DESC* ATensor;
-  const DML_TENSOR_DESC* AZeroPointTensor;
-  const DML_TENSOR_DESC* BTensor;
-  const DML_TENSOR_DESC* BZeroPointTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC) == 40);
-
-struct DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC {
-  const DML_TENSOR_DESC* ATensor;
-  const DML_TENSOR_DESC* AScaleTensor;
-  const DML_TENSOR_DESC* AZeroPointTensor;
-  const DML_TENSOR_DESC* BTensor;
-  const DML_TENSOR_DESC* BScaleTensor;
-  const DML_TENSOR_DESC* BZeroPointTensor;
-  const DML_TENSOR_DESC* OutputScaleTensor;
-  const DML_TENSOR_DESC* OutputZeroPointTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC) == 72);
-
-struct DML_CONVOLUTION_INTEGER_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* InputZeroPointTensor;
-  const DML_TENSOR_DESC* FilterTensor;
-  const DML_TENSOR_DESC* FilterZeroPointTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT DimensionCount;
-  const UINT* Strides;
-  const UINT* Dilations;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-  UINT GroupCount;
-};
-static_assert(sizeof(DML_CONVOLUTION_INTEGER_OPERATOR_DESC) == 88);
-
-struct DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* InputScaleTensor;
-  const DML_TENSOR_DESC* InputZeroPointTensor;
-  const DML_TENSOR_DESC* FilterTensor;
-  const DML_TENSOR_DESC* FilterScaleTensor;
-  const DML_TENSOR_DESC* FilterZeroPointTensor;
-  const DML_TENSOR_DESC* BiasTensor;  // int32
-  const DML_TENSOR_DESC* OutputScaleTensor;
-  const DML_TENSOR_DESC* OutputZeroPointTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT DimensionCount;
-  const UINT* Strides;
-  const UINT* Dilations;
-  const UINT* StartPadding;
-  const UINT* EndPadding;
-  UINT GroupCount;
-};
-static_assert(sizeof(DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC) == 128);
-
-// QUANTIZE and DEQUANTIZE. The quantisation tensors are an array of descriptions, not of pointers: scale, zero point.
-struct DML_QUANTIZE_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  DML_QUANTIZATION_TYPE QuantizationType;
-  UINT QuantizationTensorCount;
-  const DML_TENSOR_DESC* QuantizationTensors;
-  const DML_TENSOR_DESC* OutputTensor;
-};
-static_assert(sizeof(DML_QUANTIZE_OPERATOR_DESC) == 32 && offsetof(DML_QUANTIZE_OPERATOR_DESC, OutputTensor) == 24);
-
-struct DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* ScaleTensor;
-  const DML_TENSOR_DESC* BiasTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT AxisCount;
-  const UINT* Axes;
-  BOOL NormalizeVariance;
-  FLOAT Epsilon;
-  const DML_OPERATOR_DESC* FusedActivation;
-};
-static_assert(sizeof(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC) == 64 &&
-              offsetof(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC, NormalizeVariance) == 48 &&
-              offsetof(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC, Epsilon) == 52 &&
-              offsetof(DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC, FusedActivation) == 56);
-
-struct DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC {
-  const DML_TENSOR_DESC* InputTensor;
-  const DML_TENSOR_DESC* ScaleTensor;
-  const DML_TENSOR_DESC* BiasTensor;
-  const DML_TENSOR_DESC* OutputTensor;
-  UINT AxisCount;
-  const UINT* Axes;
-  BOOL UseMean;
-  BOOL UseVariance;
-  FLOAT Epsilon;
-  const DML_OPERATOR_DESC* FusedActivation;
-};
-static_assert(sizeof(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC) == 72 &&
-              offsetof(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC, UseMean) == 48 &&
-              offsetof(DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC, FusedActivation) == 64);
 
 struct DML_BINDING_PROPERTIES {
   UINT RequiredDescriptorCount;

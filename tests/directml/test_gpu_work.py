@@ -60,7 +60,9 @@ def test_the_library_counts_what_direct3d_is_asked_for(tmp_path: Path) -> None:
         assert {name: sum(call[name] for call in calls) for name in COUNTED} == {name: asked[name] for name in COUNTED}
         assert sum(call["recorded"] for call in calls) == asked["recordings"]
         created = sum(call["created"] for call in calls)
-        assert bool(created) == bool(sum(asked[name] for name in CREATED)), "what the library says is created"
+        asked_for = sum(asked[name] for name in CREATED)
+        # For new shapes it counts an initialiser for each node, and binding tables, which are kept for others.
+        assert asked_for + len(calls) <= created <= asked_for + 2 * len(calls) if asked_for else created == 0
     # The shapes of the last two runs were seen before.
     for call in calls:
         assert {name: call[name] for name in ONE_CALL} == ONE_CALL

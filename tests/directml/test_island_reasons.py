@@ -102,6 +102,33 @@ def test_why_an_operator_joins_none(case: str) -> None:
     assert (said[op_type].reason, said[op_type].advice) == ("stays_on_cpu", REASONS["stays_on_cpu"].advice)
 
 
+UINT4 = """g (uint4[4, 8] x, float c, float[8] s) => (float[4, 8] y) {
+    d = DequantizeLinear(x, c) y = LayerNormalization(d, s) }"""
+# Of chains: the model, a level, the reason and the words.
+DECLINED = [
+    (
+        "g (bfloat16[4, 8] x, bfloat16[8] s) => (bfloat16[4, 8] y) { y = LayerNormalization(x, s) }",
+        *("6_4", "directml_unsupported", "a tensor of type bfloat16 (X)"),
+    ),
+    *(
+        (
+            f"g (float[{rows}, 8] x, float[8] s) => (float[{rows}, 8] y) {{ y = LayerNormalization(x, s) }}",
+            *("6_4", "directml_unsupported", why),
+        )
+        for rows, why in ((2**30, "more than 2^32 - 1 elements"), (0, "a dimension of 0"))
+    ),
+    (UINT4, "6_2", "directml_level", "of type uint4 (X) needs DirectML feature level 6_3; this library has 6_2"),
+    (UINT4, "6_4", None, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "level", "reason", "why"), DECLINED)
+def test_why_a_chain_is_declined(text: str, level: str, reason: str | None, why: str) -> None:
+    (site,) = lower(parse(text), level).sites
+    assert site.reason == reason
+    assert site.message.endswith(why)
+
+
 def test_versions_and_levels() -> None:
     text = "g (float[4, 8] x, float[4, 8] z) => (bool[4, 8] y) { n = Neg(x) y = LessOrEqual(n, z) }"
     assert [each.op_type for each in lower(parse(text, 18), "6_2").on_cpu] == []

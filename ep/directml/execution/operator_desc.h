@@ -19,28 +19,28 @@ class OperatorDesc {
   const abi::DML_OPERATOR_DESC& get() const { return desc_; }
 
  private:
-  void Fill(const Operator& op);
+  template <typename T>
+  void Append(const T& value);
+  void Put(abi::DmlField field);
   const abi::DML_TENSOR_DESC* Tensor(const TensorDesc& desc);
-  const abi::DML_TENSOR_DESC* Input(const Operator& op, size_t index);
-  const abi::DML_OPERATOR_DESC* Fused(const Operator& op);
-  template <typename Desc>
-  void Set(const Desc& desc);
-  void SetAlone(const Operator& op, const abi::DML_TENSOR_DESC* y);
-  void SetActivation(const Operator& op, const abi::DML_TENSOR_DESC* output);
-  void SetQuantization(const Operator& op, const abi::DML_TENSOR_DESC* output);
-  void SetSliding(const Operator& op, const abi::DML_TENSOR_DESC* output);
-  void SetJoin(const Operator& op, const abi::DML_TENSOR_DESC* output);
+  const abi::DML_TENSOR_DESC* Input();
+  const abi::DML_TENSOR_DESC* OtherInputs();
+  const abi::DML_OPERATOR_DESC* Fused();
+  uint32_t CountOfOtherInputs() const;
 
   struct StoredTensor {
     abi::DML_BUFFER_TENSOR_DESC buffer;
     abi::DML_TENSOR_DESC desc;
   };
+  const Operator& op_;
+  size_t inputs_ = 0, parameters_ = 0;  // of them that are in the structure
   std::vector<std::unique_ptr<StoredTensor>> tensors_;
   std::vector<abi::DML_TENSOR_DESC> tensor_array_;
   abi::DML_ACTIVATION_OPERATOR_DESC fused_struct_{};
   abi::DML_OPERATOR_DESC fused_{};
-  std::shared_ptr<void> struct_;
-  abi::DML_OPERATOR_DESC desc_{};
+  alignas(8) unsigned char struct_[128] = {};
+  size_t bytes_ = 0;
+  abi::DML_OPERATOR_DESC desc_;
 };
 
 }  // namespace normfuse::directml

@@ -131,7 +131,8 @@ struct OperatorRule {
 };
 
 constexpr uint32_t Bit(abi::DML_TENSOR_DATA_TYPE type) { return 1u << type; }
-inline constexpr uint32_t kFloatTypes = Bit(abi::DML_TENSOR_DATA_TYPE_FLOAT32) | Bit(abi::DML_TENSOR_DATA_TYPE_FLOAT16);
+inline constexpr uint32_t kFloat32Type = Bit(abi::DML_TENSOR_DATA_TYPE_FLOAT32);
+inline constexpr uint32_t kFloatTypes = kFloat32Type | Bit(abi::DML_TENSOR_DATA_TYPE_FLOAT16);
 inline constexpr uint32_t kByteTypes = Bit(abi::DML_TENSOR_DATA_TYPE_UINT8) | Bit(abi::DML_TENSOR_DATA_TYPE_INT8);
 inline constexpr uint32_t kNibbleTypes = Bit(abi::DML_TENSOR_DATA_TYPE_UINT4) | Bit(abi::DML_TENSOR_DATA_TYPE_INT4);
 inline constexpr uint32_t kIntegerTypes = kByteTypes | Bit(abi::DML_TENSOR_DATA_TYPE_UINT16) |

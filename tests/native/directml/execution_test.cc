@@ -26,12 +26,6 @@ using namespace normfuse;
 using namespace normfuse::test;
 using abi::DML_FEATURE_LEVEL;
 
-#if defined(_WIN32)
-constexpr const char* kOtherLibrary = "kernel32.dll";
-#else
-constexpr const char* kOtherLibrary = "libm.so.6";
-#endif
-
 std::string fake_library;
 FakeControlFunction control = nullptr;
 FakeCounterFunction counter = nullptr;
@@ -133,10 +127,9 @@ Case LayerNorm() {
 Parts LayerNormParts() { return LayerNorm().parts; }
 
 std::unique_ptr<Executable> Compiled(const std::shared_ptr<DirectMlDevice>& device,
-                                     const Chain& chain = LayerNormParts().Make(),
-                                     const GpuWorkListener& listener = {}) {
+                                     const Chain& chain = LayerNormParts().Make()) {
   std::unique_ptr<Executable> executable;
-  const Result result = CompileForDirectMl(chain, device, &executable, listener);
+  const Result result = CompileForDirectMl(chain, device, &executable);
   CHECK(result.ok(), "compile: %s", result.message().c_str());
   return executable;
 }
@@ -148,73 +141,15 @@ Case Rows(int64_t rows, Case test = LayerNorm()) {
   return test;
 }
 
+// Graphs are initialised once, and nothing of a device is left behind it.
 void TestInitialisedOnceAndReleased() {
   const int64_t alive = counter("live_objects"), initialised = counter("initialisations");
   {
-    const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-    const int64_t heaps = counter("descriptor_heaps");
-    const auto executable = Compiled(device);
-    const Case test = Rows(5);
-    for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
-    const int64_t buffers = counter("buffers");
-    for (int i = 0; i < 10; ++i) CheckRun(test, *executable, "run again");
-    CHECK(counter("initialisations") == initialised + 1, "initialised %lld times",
-          static_cast<long long>(counter("initialisations") - initialised));
-    CHECK(counter("buffers") == buffers, "buffers are created in steady state");
-    CHECK(counter("descriptor_heaps") == heaps, "descriptor heaps are created after the device");
+    const auto executable = Compiled(Open(abi::DML_FEATURE_LEVEL_6_2));
+    for (int i = 0; i < 3; ++i) CheckRun(Rows(5), *executable, "run again");
   }
+  CHECK(counter("initialisations") == initialised + 1, "initialised again");
   CHECK(counter("live_objects") == alive, "%lld objects leak", static_cast<long long>(counter("live_objects") - alive));
-}
-
-// What the fake counted, as the library counts it.
-GpuWork Counted() {
-  const auto count = [](const char* name) { return static_cast<uint64_t>(counter(name)); };
-  return {count("submissions"),
-          count("waits"),
-          count("dispatches"),
-          count("barriers"),
-          count("bytes_up"),
-          count("bytes_down"),
-          count("buffers") + count("descriptor_heaps") + count("operators") + count("graphs") + count("lists"),
-          count("recordings")};
-}
-
-// Every call of a node is one submission, which is waited for once; nothing is created or recorded after the first with
-// its shapes.
-void TestWhatACallCosts() {
-  const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-  std::vector<GpuWork> calls;
-  const GpuWorkListener listener = [&](const std::string& node, const GpuWork& work) {
-    CHECK(node == "layer norm", "told of '%s'", node.c_str());
-    calls.push_back(work);
-  };
-  const auto executable = Compiled(device, LayerNormParts().Make(), listener);
-  const Case test = Rows(5);
-  for (int i = 0; i < 6; ++i) {
-    const GpuWork before = Counted();
-    CheckRun(test, *executable, "counted run");
-    const GpuWork after = Counted();
-    CHECK(calls.size() == static_cast<size_t>(i) + 1, "%zu calls told of", calls.size());
-    const GpuWork& told = calls.back();
-    CHECK(told.submissions == after.submissions - before.submissions && told.waits == after.waits - before.waits,
-          "run %d: submissions or waits", i);
-    CHECK(told.dispatches == after.dispatches - before.dispatches && told.barriers == after.barriers - before.barriers,
-          "run %d: dispatches or barriers", i);
-    CHECK(told.bytes_up == after.bytes_up - before.bytes_up && told.bytes_down == after.bytes_down - before.bytes_down,
-          "run %d: bytes", i);
-    CHECK(told.recorded == after.recorded - before.recorded, "run %d: recordings", i);
-    if (i == 0) {  // the library also counts the initialiser and the binding table
-      CHECK(told.created == after.created - before.created + 2, "created: %llu, the fake counts %llu",
-            static_cast<unsigned long long>(told.created),
-            static_cast<unsigned long long>(after.created - before.created));
-      continue;
-    }
-    CHECK(told.created == 0 && after.created == before.created, "run %d creates something", i);
-    CHECK(told.recorded == 0, "run %d records something", i);
-    CHECK(told.submissions == 1 && told.waits == 1 && told.dispatches == 1 && told.barriers == 3, "run %d", i);
-    CHECK(told.bytes_up == 256 && told.bytes_down == 256, "run %d: 160 bytes each way, rounded up to 256", i);
-  }
-  CHECK(calls[0].submissions == 2 && calls[0].waits == 2, "the first call initialises the operator, too");
 }
 
 // Shapes that take turns are recorded once each, as long as none needs larger buffers than were seen.
@@ -240,12 +175,12 @@ void TestUnifiedMemory() {
   for (const int64_t unified : {1, 2}) {
     control("unified_memory", unified);
     const auto device = Open(abi::DML_FEATURE_LEVEL_6_2);
-    const GpuWork before = Counted();
+    const int64_t copied = counter("bytes_up") + counter("bytes_down");
+    const int64_t dispatches = counter("dispatches"), barriers = counter("barriers");
     RunRandomChains(device, 50, 7);
-    const GpuWork after = Counted();
-    CHECK(after.dispatches > before.dispatches, "nothing ran");
-    CHECK(after.bytes_up == before.bytes_up && after.bytes_down == before.bytes_down, "copied on unified memory");
-    CHECK(after.barriers - before.barriers == after.dispatches - before.dispatches, "more barriers than dispatches");
+    CHECK(counter("dispatches") > dispatches, "nothing ran");
+    CHECK(counter("bytes_up") + counter("bytes_down") == copied, "copied on unified memory");
+    CHECK(counter("barriers") - barriers == counter("dispatches") - dispatches, "more barriers than dispatches");
   }
   control("unified_memory", 0);
 }
@@ -510,15 +445,8 @@ void TestLibraryNames() {
 void TestDeviceErrors() {
   control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
   DirectMlOptions missing = Options();
-  missing.directml_library = "/nowhere/libdirectml.so";
-  ExpectError(missing, "/nowhere/libdirectml.so");
-  ExpectError(missing, "directml_library");
-  DirectMlOptions other = Options();
-  other.directml_library = kOtherLibrary;
-  ExpectError(other, "does not export DMLCreateDevice1");
-  DirectMlOptions no_d3d12 = Options();
-  no_d3d12.d3d12_library = "/nowhere/libd3d12.so";
-  ExpectError(no_d3d12, "d3d12_library");
+  missing.d3d12_library = "/nowhere/libd3d12.so";
+  ExpectError(missing, "d3d12_library");
   control("feature_level", abi::DML_FEATURE_LEVEL_2_0);
   ExpectError(Options(), "does not reach feature level 2_1");
   control("feature_level", abi::DML_FEATURE_LEVEL_6_2);
@@ -567,59 +495,32 @@ void TestAdapters() {
 
 // --- what is declined -------------------------------------------------------------------------------------------------
 
-void ExpectDeclined(const Chain& chain, const std::shared_ptr<DirectMlDevice>& device, Reason reason,
-                    const char* part) {
-  const auto declined = CheckForDirectMl(chain, *device);
-  CHECK(declined && declined->reason == reason && declined->message.find(part) != std::string::npos,
-        "expected '%s', got '%s'", part, declined ? declined->message.c_str() : "no refusal");
-  std::unique_ptr<Executable> executable;
-  CHECK(!CompileForDirectMl(chain, device, &executable).ok(), "compiled what was declined");
-}
-
+// What no model says; the rest is in tests/directml/test_island_reasons.py.
 void TestDeclines() {
-  const auto newest = Open(abi::DML_FEATURE_LEVEL_6_4);
-  const auto older = Open(abi::DML_FEATURE_LEVEL_6_2);
-  Parts parts = LayerNormParts();
-  parts.x.type = DataType::kBfloat16;
-  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "bfloat16 (X)");
-  parts = LayerNormParts();
-  parts.y_type = DataType::kFloat8e4m3fn;
-  parts.y_quantization.scale = parts.scale.tensor;
-  parts.y_quantization.axis = 1;
-  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "quantisation to float8e4m3fn");
-  parts = LayerNormParts();
-  parts.x.type = DataType::kUint4;
-  parts.x.quantization.scale = parts.scale.tensor;
-  ExpectDeclined(parts.Make(), older, Reason::kDirectmlLevel, "needs DirectML feature level 6_3; this library has 6_2");
-  CHECK(!CheckForDirectMl(parts.Make(), *newest), "4-bit X at 6_4");
-  parts.x.quantization.block_size = 5;
-  parts.x.shape.dims[0] = 10;
-  auto blocks = std::make_shared<ConstantTensor>(*parts.scale.tensor.constant);
-  blocks->data = blocks->storage.data();
-  blocks->dims = {4, 2};
-  parts.x.quantization.scale.constant = blocks;
-  parts.x.quantization.axis = 1;
-  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "do not divide");
-  parts = LayerNormParts();
-  parts.normalization.epsilon = NAN;
-  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "NaN epsilon");
-  parts = LayerNormParts();
-  parts.normalization.from_first_axis = false;
-  ExpectDeclined(parts.Make(), newest, Reason::kDirectmlUnsupported, "no axes");
   control("unsupported_types", 1 << abi::DML_TENSOR_DATA_TYPE_FLOAT16);
-  const auto small = Open(abi::DML_FEATURE_LEVEL_6_4);
+  const auto device = Open(abi::DML_FEATURE_LEVEL_6_4);
   control("unsupported_types", 0);
-  parts = LayerNormParts();
-  parts.x.type = DataType::kFloat16;
-  ExpectDeclined(parts.Make(), small, Reason::kDirectmlUnsupported, "driver does not support");
-  // Shapes that are too large, and dimensions of 0, are known only when the shapes are.
-  directml::DmlProgram program;
-  parts = LayerNormParts();
-  auto declined =
-      directml::Lower(parts.Make(), {{DataType::kFloat32, {int64_t{1} << 30, 8}}}, newest->capabilities(), &program);
-  CHECK(declined && declined->message.find("2^32") != std::string::npos, "too many elements");
-  declined = directml::Lower(parts.Make(), {{DataType::kFloat32, {0, 8}}}, newest->capabilities(), &program);
-  CHECK(declined && declined->message.find("dimension of 0") != std::string::npos, "a dimension of 0");
+  Parts nan = LayerNormParts(), no_axes = nan, half = nan, blocks = nan;
+  nan.normalization.epsilon = NAN;
+  no_axes.normalization.from_first_axis = false;
+  half.x.type = DataType::kFloat16;
+  auto scales = std::make_shared<ConstantTensor>(*blocks.scale.tensor.constant);
+  scales->data = scales->storage.data();
+  scales->dims = {4, 2};
+  blocks.x.type = DataType::kUint4;
+  blocks.x.shape.dims[0] = 10;
+  blocks.x.quantization.scale.constant = scales;
+  blocks.x.quantization.axis = 1;
+  blocks.x.quantization.block_size = 5;
+  for (const auto& [parts, why] : {std::pair(&nan, "NaN epsilon"), std::pair(&no_axes, "no axes"),
+                                   std::pair(&half, "driver does not support"), std::pair(&blocks, "do not divide")}) {
+    const auto declined = CheckForDirectMl(parts->Make(), *device);
+    CHECK(declined && declined->reason == Reason::kDirectmlUnsupported &&
+              declined->message.find(why) != std::string::npos,
+          "expected '%s', got '%s'", why, declined ? declined->message.c_str() : "no refusal");
+    std::unique_ptr<Executable> executable;
+    CHECK(!CompileForDirectMl(parts->Make(), device, &executable).ok(), "compiled what was declined");
+  }
 }
 
 // A pair stores nothing: it runs where the GPU's driver lacks its type, or DirectML has none.
@@ -682,7 +583,6 @@ int main(int argc, char** argv) {
     CHECK(ran > cases / 3, "too few chains ran");
   }
   TestInitialisedOnceAndReleased();
-  TestWhatACallCosts();
   TestRecordingsAreKept();
   TestUnifiedMemory();
   TestCallsOverlap();

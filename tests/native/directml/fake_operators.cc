@@ -13,6 +13,7 @@ namespace normfuse::test {
 namespace {
 
 using namespace abi;
+using enum DmlField;
 using Index = std::vector<uint32_t>;
 using Data = std::vector<const uint8_t*>;
 
@@ -27,37 +28,27 @@ uint64_t Offset(const FakeTensor& tensor, const Index& index) {
 }
 
 template <typename T>
-T Get(const uint8_t* data, uint64_t at) {
+double Get(const uint8_t* data, uint64_t at) {
   T value;
   std::memcpy(&value, data + at * sizeof(T), sizeof(T));
-  return value;
+  return static_cast<double>(value);
+}
+
+double GetHalf(const uint8_t* data, uint64_t at) {
+  return cpu::HalfToFloat(static_cast<uint16_t>(Get<uint16_t>(data, at)));
+}
+
+template <bool is_signed>
+double GetNibble(const uint8_t* data, uint64_t at) {
+  const int value = data[at / 2] >> (at % 2 * 4) & 15;
+  return is_signed && value > 7 ? value - 16 : value;
 }
 
 double ReadAt(const FakeTensor& tensor, const uint8_t* data, uint64_t at) {
-  switch (tensor.type) {
-    case DML_TENSOR_DATA_TYPE_FLOAT32:
-      return Get<float>(data, at);
-    case DML_TENSOR_DATA_TYPE_FLOAT16:
-      return cpu::HalfToFloat(Get<uint16_t>(data, at));
-    case DML_TENSOR_DATA_TYPE_UINT32:
-      return Get<uint32_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_UINT16:
-      return Get<uint16_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_UINT8:
-      return Get<uint8_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_INT32:
-      return Get<int32_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_INT16:
-      return Get<int16_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_INT8:
-      return Get<int8_t>(data, at);
-    case DML_TENSOR_DATA_TYPE_UINT4:
-      return data[at / 2] >> (at % 2 * 4) & 15;
-    case DML_TENSOR_DATA_TYPE_INT4:
-      return static_cast<int8_t>((data[at / 2] >> (at % 2 * 4) & 15) << 4) >> 4;
-    default:
-      return std::numeric_limits<double>::quiet_NaN();
-  }
+  constexpr double (*kByType[])(const uint8_t*, uint64_t) = {
+      nullptr,      Get<float>,  GetHalf,     Get<uint32_t>, Get<uint16_t>, Get<uint8_t>,     Get<int32_t>,
+      Get<int16_t>, Get<int8_t>, Get<double>, Get<uint64_t>, Get<int64_t>,  GetNibble<false>, GetNibble<true>};
+  return kByType[tensor.type](data, at);
 }
 
 double Read(const FakeTensor& tensor, const uint8_t* data, const Index& index) {
@@ -147,62 +138,51 @@ double HardSigmoid(double x, double alpha, double beta) { return std::max(0.0, s
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double Softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
-// An activation by number; nothing where this level has none of the number.
+struct FakeActivation {
+  uint32_t level;
+  double (*function)(double x, double a, double b);
+};
+
+// By number.
+const std::map<int, FakeActivation> kActivations = {
+    {35, {0, [](double x, double a, double) { return x >= 0 ? x : a * std::expm1(x); }}},
+    {37, {0, HardSigmoid}},
+    {38, {0, [](double x, double, double) { return x; }}},
+    {39, {0, [](double x, double a, double) { return x >= 0 ? x : a * x; }}},
+    {40, {0, [](double x, double a, double b) { return a * x + b; }}},
+    {43, {0, [](double x, double a, double b) { return a * Softplus(b * x); }}},
+    {44, {0, [](double x, double, double) { return std::max(0.0, x); }}},
+    {45, {0, [](double x, double a, double b) { return x > 0 ? b * x : b * a * std::expm1(x); }}},
+    {46, {0, [](double x, double a, double b) { return a * std::tanh(b * x); }}},
+    {47, {0, [](double x, double, double) { return Sigmoid(x); }}},
+    {49, {0, [](double x, double a, double) { return Softplus(a * x) / a; }}},
+    {50, {0, [](double x, double, double) { return x / (1 + std::fabs(x)); }}},
+    {51, {0, [](double x, double, double) { return std::tanh(x); }}},
+    {52, {0, [](double x, double a, double) { return x > a ? x : 0; }}},
+    {90, {0, [](double x, double a, double b) { return x < -b  ? x + a
+                                                       : x > b ? x - a
+                                                               : 0; }}},
+    {128,
+     {DML_FEATURE_LEVEL_3_0,
+      [](double x, double a, double) { return std::max(0.0, x) + std::min(0.0, a * std::expm1(x / a)); }}},
+    {157, {DML_FEATURE_LEVEL_5_1, [](double x, double, double) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }}},
+    {167, {DML_FEATURE_LEVEL_6_2, [](double x, double a, double) { return x * Sigmoid(a * x); }}},
+    {168, {DML_FEATURE_LEVEL_6_2, [](double x, double a, double b) { return x * HardSigmoid(x, a, b); }}},
+};
+
+// Nothing where this level has none of the number.
 Function ActivationFunction(int type, const float* p, uint32_t level) {
-  const double a = p[0], b = p[1];
-  switch (type) {
-    case 35:
-      return [=](double x) { return x >= 0 ? x : a * std::expm1(x); };
-    case 37:
-      return [=](double x) { return HardSigmoid(x, a, b); };
-    case 38:
-      return [](double x) { return x; };
-    case 39:
-      return [=](double x) { return x >= 0 ? x : a * x; };
-    case 40:
-      return [=](double x) { return a * x + b; };
-    case 43:
-      return [=](double x) { return a * Softplus(b * x); };
-    case 44:
-      return [](double x) { return std::max(0.0, x); };
-    case 45:
-      return [=](double x) { return x > 0 ? b * x : b * a * std::expm1(x); };
-    case 46:
-      return [=](double x) { return a * std::tanh(b * x); };
-    case 47:
-      return Sigmoid;
-    case 49:
-      if (a < 1 && level < DML_FEATURE_LEVEL_6_4) return nullptr;
-      return [=](double x) { return Softplus(a * x) / a; };
-    case 50:
-      return [](double x) { return x / (1 + std::fabs(x)); };
-    case 51:
-      return [](double x) { return std::tanh(x); };
-    case 52:
-      return [=](double x) { return x > a ? x : 0; };
-    case 90:
-      return [=](double x) { return x < -b ? x + a : x > b ? x - a : 0; };
-    case 128:
-      if (level < DML_FEATURE_LEVEL_3_0) return nullptr;
-      return [=](double x) { return std::max(0.0, x) + std::min(0.0, a * std::expm1(x / a)); };
-    case 157:
-      if (level < DML_FEATURE_LEVEL_5_1) return nullptr;
-      return [](double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); };
-    case 167:
-      if (level < DML_FEATURE_LEVEL_6_2) return nullptr;
-      return [=](double x) { return x * Sigmoid(a * x); };
-    case 168:
-      if (level < DML_FEATURE_LEVEL_6_2) return nullptr;
-      return [=](double x) { return x * HardSigmoid(x, a, b); };
-    default:
-      return nullptr;
-  }
+  constexpr int kSoftplus = 49;
+  const auto found = kActivations.find(type);
+  if (found == kActivations.end() || level < found->second.level) return nullptr;
+  if (type == kSoftplus && p[0] < 1 && level < DML_FEATURE_LEVEL_6_4) return nullptr;
+  return [f = found->second.function, a = p[0], b = p[1]](double x) { return f(x, a, b); };
 }
 
-enum Operands { kNumbers, kBooleans };
+enum Kind { kNumbers, kBooleans };
 
 struct Comparison {
-  Operands operands;
+  Kind operands;
   uint32_t level;
   bool (*function)(double, double);
 };
@@ -243,9 +223,13 @@ const std::map<DML_OPERATOR_TYPE, Comparison> kComparisons = {
 class Reader {
  public:
   Reader(const DML_OPERATOR_DESC& desc, uint32_t level, FakeKernel* kernel)
-      : desc_(desc), level_(level), kernel_(kernel) {}
+      : type_(desc.Type), level_(level), kernel_(kernel) {
+    ReadFields(static_cast<const uint8_t*>(desc.Desc));
+  }
 
   std::string Run() {
+    if (kernel_->inputs.empty() || !kernel_->inputs[0].present || !kernel_->output.present)
+      return "a tensor is missing";
     ReadByType();
     for (const FakeTensor& tensor : kernel_->inputs) {
       if (problem_.empty()) problem_ = CheckTensor(tensor, level_);
@@ -255,19 +239,46 @@ class Reader {
   }
 
  private:
-  template <typename Desc>
-  const Desc& As() const {
-    return *static_cast<const Desc*>(desc_.Desc);
+  void ReadFields(const uint8_t* desc) {
+    size_t at = 0;
+    const auto take = [&](auto value) {
+      at = (at + sizeof(value) - 1) / sizeof(value) * sizeof(value);
+      std::memcpy(&value, desc + at, sizeof(value));
+      at += sizeof(value);
+      return value;
+    };
+    const DML_TENSOR_DESC* tensor = nullptr;
+    const UINT* list = nullptr;
+    for (DmlField field : FieldsOf(type_)) {
+      if (field == kInput) {
+        kernel_->inputs.push_back(ReadTensor(take(tensor)));
+      } else if (field == kOutput) {
+        kernel_->output = ReadTensor(take(tensor));
+      } else if (field == kTensors) {
+        const auto* tensors = take(tensor);
+        for (UINT i = 0; i < Number(kTensorCount); ++i) kernel_->inputs.push_back(ReadTensor(&tensors[i]));
+      } else if (field < kAxes) {
+        pointers_[field] = take(static_cast<const void*>(nullptr));
+        if (field == kNone && pointers_[field] != nullptr) Refuse("something that is not known here");
+      } else if (field < kTensorCount) {
+        const UINT count = Number(field == kAxes ? kAxisCount : kDimensionCount);
+        const UINT* numbers = take(list);
+        lists_[field].assign(numbers, numbers + count);
+      } else if (field < kParameter) {
+        numbers_[field] = take(UINT{});
+        if (field <= kOne && field >= kZero && numbers_[field] != (field == kOne)) Refuse("a mode");
+      } else {
+        reals_[field].push_back(take(float{}));
+      }
+    }
   }
+
+  UINT Number(DmlField field) const { return numbers_.at(field); }
+  double Real(DmlField field, size_t index = 0) const { return reals_.at(field).at(index); }
+  const Index& List(DmlField field) const { return lists_.at(field); }
 
   void Refuse(const char* why) {
     if (problem_.empty()) problem_ = why;
-  }
-
-  void Tensors(std::initializer_list<const DML_TENSOR_DESC*> inputs, const DML_TENSOR_DESC* output) {
-    for (const DML_TENSOR_DESC* input : inputs) kernel_->inputs.push_back(ReadTensor(input));
-    kernel_->output = ReadTensor(output);
-    if (!kernel_->inputs[0].present || !kernel_->output.present) Refuse("a tensor is missing");
   }
 
   // Every tensor has the output's sizes, as element-wise operators ask.
@@ -278,117 +289,65 @@ class Reader {
   }
 
   void ReadByType() {
-    if (const auto unary = kUnary.find(desc_.Type); unary != kUnary.end()) return Unary(unary->second);
-    if (const auto binary = kBinary.find(desc_.Type); binary != kBinary.end()) return Binary(binary->second);
-    if (const auto found = kComparisons.find(desc_.Type); found != kComparisons.end()) return Compare(found->second);
-    switch (desc_.Type) {
-      case DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT:
-        return Predicate(kBooleans, [](double x) { return x == 0; });
-      case DML_OPERATOR_ELEMENT_WISE_IS_NAN:
-        return Predicate(kNumbers, [](double x) { return std::isnan(x); });
-      case DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW: {
-        const auto& d = As<DML_ELEMENT_WISE_CONSTANT_POW_OPERATOR_DESC>();
-        Tensors({d.InputTensor}, d.OutputTensor);
-        return Map([exponent = static_cast<double>(d.Exponent)](double x) { return std::pow(x, exponent); });
-      }
-      case DML_OPERATOR_ELEMENT_WISE_IF:
-        return If();
-      case DML_OPERATOR_GEMM:
-        return Gemm();
-      case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER: {
-        const auto& d = As<DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC>();
-        Tensors({d.ATensor, d.AZeroPointTensor, d.BTensor, d.BZeroPointTensor}, d.OutputTensor);
-        return IntegerProduct({0, kNone, 1, 2, kNone, 3, kNone, kNone, kNone});
-      }
-      case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY: {
-        const auto& d = As<DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC>();
-        Tensors({d.ATensor, d.AScaleTensor, d.AZeroPointTensor, d.BTensor, d.BScaleTensor, d.BZeroPointTensor,
-                 d.OutputScaleTensor, d.OutputZeroPointTensor},
-                d.OutputTensor);
-        return IntegerProduct({0, 1, 2, 3, 4, 5, kNone, 6, 7});
-      }
-      case DML_OPERATOR_CONVOLUTION_INTEGER: {
-        const auto& d = As<DML_CONVOLUTION_INTEGER_OPERATOR_DESC>();
-        Tensors({d.InputTensor, d.InputZeroPointTensor, d.FilterTensor, d.FilterZeroPointTensor}, d.OutputTensor);
-        if (!RanksFit(d.DimensionCount)) return;
-        return IntegerConvolution({0, kNone, 1, 2, kNone, 3, kNone, kNone, kNone},
-                                  Window{d.DimensionCount, d.Strides, d.Dilations, kernel_->inputs[2].sizes.data() + 2,
-                                         d.StartPadding, d.EndPadding},
-                                  d.GroupCount);
-      }
-      case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION: {
-        const auto& d = As<DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC>();
-        Tensors({d.InputTensor, d.InputScaleTensor, d.InputZeroPointTensor, d.FilterTensor, d.FilterScaleTensor,
-                 d.FilterZeroPointTensor, d.BiasTensor, d.OutputScaleTensor, d.OutputZeroPointTensor},
-                d.OutputTensor);
-        if (!RanksFit(d.DimensionCount)) return;
-        return IntegerConvolution({0, 1, 2, 3, 4, 5, 6, 7, 8},
-                                  Window{d.DimensionCount, d.Strides, d.Dilations, kernel_->inputs[3].sizes.data() + 2,
-                                         d.StartPadding, d.EndPadding},
-                                  d.GroupCount);
-      }
-      case DML_OPERATOR_GATHER:
-        return Gather();
-      case DML_OPERATOR_JOIN:
-        return Join();
-      case DML_OPERATOR_SLICE1:
-        return Slice();
-      case DML_OPERATOR_ACTIVATION_SOFTMAX1:
-      case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
-        return Softmax();
-      case DML_OPERATOR_CONVOLUTION:
-        return Convolution();
-      case DML_OPERATOR_AVERAGE_POOLING: {
-        const auto& d = As<DML_AVERAGE_POOLING_OPERATOR_DESC>();
-        Tensors({d.InputTensor}, d.OutputTensor);
-        const std::vector<UINT> ones(d.DimensionCount, 1);
-        return Pool(Window{d.DimensionCount, d.Strides, ones.data(), d.WindowSize, d.StartPadding, d.EndPadding},
-                    d.IncludePadding ? kMeanOfWindow : kMeanOfElements);
-      }
-      case DML_OPERATOR_MAX_POOLING2: {
-        const auto& d = As<DML_MAX_POOLING2_OPERATOR_DESC>();
-        Tensors({d.InputTensor}, d.OutputTensor);
-        if (d.OutputIndicesTensor != nullptr) return Refuse("indices");
-        return Pool(Window{d.DimensionCount, d.Strides, d.Dilations, d.WindowSize, d.StartPadding, d.EndPadding},
-                    kLargest);
-      }
-      case DML_OPERATOR_PADDING:
-        return Pad();
-      case DML_OPERATOR_BATCH_NORMALIZATION:
-        return BatchNormalize();
-      case DML_OPERATOR_ELEMENT_WISE_CLIP:
-        return Clip();
-      case DML_OPERATOR_ELEMENT_WISE_ROUND:
-        Tensors({As<DML_ELEMENT_WISE_ROUND_OPERATOR_DESC>().InputTensor},
-                As<DML_ELEMENT_WISE_ROUND_OPERATOR_DESC>().OutputTensor);
-        return Map([](double x) { return std::nearbyint(x); });
-      case DML_OPERATOR_CAST:
-        return Cast();
-      case DML_OPERATOR_REDUCE:
-        return Reduce();
-      case DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU:
-        return PRelu();
-      case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1: {
-        const auto& d = As<DML_MEAN_VARIANCE_NORMALIZATION1_OPERATOR_DESC>();
-        Tensors({d.InputTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
-        return Normalise({d.Axes, d.Axes + d.AxisCount}, true, d.NormalizeVariance != 0, d.Epsilon, d.FusedActivation);
-      }
-      case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2: {
-        if (level_ < DML_FEATURE_LEVEL_6_3) return Refuse("not at this level");
-        const auto& d = As<DML_MEAN_VARIANCE_NORMALIZATION2_OPERATOR_DESC>();
-        Tensors({d.InputTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
-        return Normalise({d.Axes, d.Axes + d.AxisCount}, d.UseMean != 0, d.UseVariance != 0, d.Epsilon,
-                         d.FusedActivation);
-      }
-      case DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR:
-      case DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR:
-        return QuantizeLinear();
-      case DML_OPERATOR_QUANTIZE:
-      case DML_OPERATOR_DEQUANTIZE:
-        return QuantizeBlocks();
-      default:
-        return Activation();
-    }
+    if (const auto unary = kUnary.find(type_); unary != kUnary.end()) return Unary(unary->second);
+    if (const auto binary = kBinary.find(type_); binary != kBinary.end()) return Binary(binary->second);
+    if (const auto found = kComparisons.find(type_); found != kComparisons.end()) return Compare(found->second);
+    static const std::map<DML_OPERATOR_TYPE, void (*)(Reader&)> kOthers = {
+        {DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT,
+         [](Reader& r) { r.Predicate(kBooleans, [](double x) { return x == 0; }); }},
+        {DML_OPERATOR_ELEMENT_WISE_IS_NAN,
+         [](Reader& r) { r.Predicate(kNumbers, [](double x) { return std::isnan(x); }); }},
+        {DML_OPERATOR_ELEMENT_WISE_CONSTANT_POW,
+         [](Reader& r) { r.Map([exponent = r.Real(kParameter)](double x) { return std::pow(x, exponent); }); }},
+        {DML_OPERATOR_ELEMENT_WISE_ROUND, [](Reader& r) { r.Map([](double x) { return std::nearbyint(x); }); }},
+        {DML_OPERATOR_ELEMENT_WISE_CLIP, [](Reader& r) { r.Clip(); }},
+        {DML_OPERATOR_CAST, [](Reader& r) { r.Cast(); }},
+        {DML_OPERATOR_ELEMENT_WISE_IF, [](Reader& r) { r.If(); }},
+        {DML_OPERATOR_GEMM, [](Reader& r) { r.Gemm(); }},
+        {DML_OPERATOR_MATRIX_MULTIPLY_INTEGER, [](Reader& r) { r.QuantizedProduct(kIntegerOperands); }},
+        {DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY,
+         [](Reader& r) { r.QuantizedProduct({0, 1, 2, 3, 4, 5, kLeftOut, 6, 7}); }},
+        {DML_OPERATOR_CONVOLUTION, [](Reader& r) { r.RealConvolution(); }},
+        {DML_OPERATOR_CONVOLUTION_INTEGER, [](Reader& r) { r.QuantizedConvolution(kIntegerOperands); }},
+        {DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION,
+         [](Reader& r) { r.QuantizedConvolution({0, 1, 2, 3, 4, 5, 6, 7, 8}); }},
+        {DML_OPERATOR_GATHER, [](Reader& r) { r.Gather(); }},
+        {DML_OPERATOR_JOIN, [](Reader& r) { r.Join(); }},
+        {DML_OPERATOR_SLICE1, [](Reader& r) { r.Slice(); }},
+        {DML_OPERATOR_ACTIVATION_SOFTMAX1, [](Reader& r) { r.Softmax(); }},
+        {DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1, [](Reader& r) { r.Softmax(); }},
+        {DML_OPERATOR_AVERAGE_POOLING,
+         [](Reader& r) { r.Pool(r.Number(kIncludePadding) ? kMeanOfWindow : kMeanOfElements); }},
+        {DML_OPERATOR_MAX_POOLING2, [](Reader& r) { r.Pool(kLargest); }},
+        {DML_OPERATOR_PADDING, [](Reader& r) { r.Pad(); }},
+        {DML_OPERATOR_BATCH_NORMALIZATION, [](Reader& r) { r.BatchNormalize(); }},
+        {DML_OPERATOR_REDUCE, [](Reader& r) { r.Reduce(); }},
+        {DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU, [](Reader& r) { r.PRelu(); }},
+        {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1, [](Reader& r) { r.Normalise(); }},
+        {DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2, [](Reader& r) { r.Normalise(); }},
+        {DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR, [](Reader& r) { r.QuantizeLinear(); }},
+        {DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR, [](Reader& r) { r.QuantizeLinear(); }},
+        {DML_OPERATOR_QUANTIZE, [](Reader& r) { r.QuantizeBlocks(); }},
+        {DML_OPERATOR_DEQUANTIZE, [](Reader& r) { r.QuantizeBlocks(); }},
+    };
+    const auto other = kOthers.find(type_);
+    other == kOthers.end() ? Activation() : other->second(*this);
+  }
+
+  void Clip() {
+    Map([low = Real(kParameter), high = Real(kParameter, 1)](double x) {
+      return std::isnan(x) ? x : std::max(low, std::min(x, high));
+    });
+  }
+
+  void Cast() {
+    const bool to_float = kernel_->output.type <= DML_TENSOR_DATA_TYPE_FLOAT16;
+    Map([=](double x) { return to_float ? x : std::trunc(x); });
+  }
+
+  void PRelu() {
+    SameSizes();
+    EachPair(+[](double x, double slope) { return x >= 0 ? x : x * slope; });
   }
 
   // Each element of the result is a function of its index.
@@ -406,9 +365,8 @@ class Reader {
   }
 
   void Unary(Function function) {
-    const auto& d = As<DML_ELEMENT_WISE_UNARY_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
-    const double scale = d.ScaleBias ? d.ScaleBias->Scale : 1, bias = d.ScaleBias ? d.ScaleBias->Bias : 0;
+    const auto* given = static_cast<const DML_SCALE_BIAS*>(pointers_.at(kScaleBias));
+    const double scale = given ? given->Scale : 1, bias = given ? given->Bias : 0;
     Map([=](double x) { return function(x * scale + bias); });
   }
 
@@ -419,8 +377,6 @@ class Reader {
   }
 
   void ReadOperands() {
-    const auto& d = As<DML_ELEMENT_WISE_BINARY_OPERATOR_DESC>();
-    Tensors({d.ATensor, d.BTensor}, d.OutputTensor);
     SameSizes();
     if (kernel_->inputs[0].type != kernel_->inputs[1].type) Refuse("types differ");
   }
@@ -433,7 +389,7 @@ class Reader {
   }
 
   // Results and booleans are of UINT8.
-  void CheckBooleans(Operands operands) {
+  void CheckBooleans(Kind operands) {
     const auto type = kernel_->inputs[0].type;
     if (operands == kBooleans && type != DML_TENSOR_DATA_TYPE_UINT8) Refuse("an operand that is no boolean");
     if (kernel_->output.type != DML_TENSOR_DATA_TYPE_UINT8) Refuse("a result that is no boolean");
@@ -446,16 +402,12 @@ class Reader {
     EachPair(comparison.function);
   }
 
-  void Predicate(Operands operands, std::function<bool(double)> function) {
-    const auto& d = As<DML_CAST_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
+  void Predicate(Kind operands, std::function<bool(double)> function) {
     CheckBooleans(operands);
     Map([function](double x) { return function(x) ? 1.0 : 0.0; });
   }
 
   void If() {
-    const auto& d = As<DML_ELEMENT_WISE_IF_OPERATOR_DESC>();
-    Tensors({d.ConditionTensor, d.ATensor, d.BTensor}, d.OutputTensor);
     SameSizes();
     const FakeTensor condition = kernel_->inputs[0], a = kernel_->inputs[1], b = kernel_->inputs[2];
     const FakeTensor out = kernel_->output;
@@ -465,52 +417,34 @@ class Reader {
     });
   }
 
-  void Gemm() {
-    const auto& d = As<DML_GEMM_OPERATOR_DESC>();
-    Tensors({d.ATensor, d.BTensor, d.CTensor}, d.OutputTensor);
-    const FakeTensor a = kernel_->inputs[0], b = kernel_->inputs[1], c = kernel_->inputs[2], out = kernel_->output;
-    if (d.TransA != DML_MATRIX_TRANSFORM_NONE || d.TransB != DML_MATRIX_TRANSFORM_NONE) return Refuse("transposed");
-    if (a.sizes.size() != 4 || b.sizes.size() != 4 || out.sizes.size() != 4) return Refuse("rank");
-    const bool fits = a.sizes[2] == out.sizes[2] && b.sizes[3] == out.sizes[3] && a.sizes[3] == b.sizes[2];
-    if (!fits || (c.present && c.sizes != out.sizes)) return Refuse("sizes of the product");
-    for (size_t i : {0, 1}) {
-      if (a.sizes[i] != out.sizes[i] || b.sizes[i] != out.sizes[i]) return Refuse("sizes of the batches");
-    }
-    if (a.type != DML_TENSOR_DATA_TYPE_FLOAT32 || b.type != a.type || out.type != a.type) return Refuse("types");
-    const double alpha = d.Alpha, beta = d.Beta;
-    kernel_->run = [=](const Data& inputs, uint8_t* output) {
-      const auto* x = reinterpret_cast<const float*>(inputs[0]);
-      const auto* y = reinterpret_cast<const float*>(inputs[1]);
-      const uint32_t rows = out.sizes[2], columns = out.sizes[3], inner = a.sizes[3];
-      std::vector<double> row(columns);
-      ForEach({out.sizes[0], out.sizes[1], rows, 1}, [&](const Index& at) {
-        std::fill(row.begin(), row.end(), 0.0);
-        const uint64_t from_a = Offset(a, at), from_b = Offset(b, {at[0], at[1], 0, 0});
-        for (uint32_t k = 0; k < inner; ++k) {
-          const double factor = x[from_a + uint64_t{k} * a.strides[3]];
-          const float* line = y + from_b + uint64_t{k} * b.strides[2];
-          for (uint32_t n = 0; n < columns; ++n) row[n] += factor * line[uint64_t{n} * b.strides[3]];
-        }
-        for (uint32_t n = 0; n < columns; ++n) {
-          const Index index = {at[0], at[1], at[2], n};
-          Write(out, output, index, alpha * row[n] + (c.present ? beta * Read(c, inputs[2], index) : 0));
-        }
-      });
-    };
-  }
+  // --- products
 
-  // --- quantised products
-
-  static constexpr int kNone = -1;
+  static constexpr int kLeftOut = -1;
 
   // Positions of inputs.
-  struct Quantized {
+  struct Operands {
     int a, a_scale, a_zero, b, b_scale, b_zero, bias, y_scale, y_zero;
   };
+  static constexpr Operands kRealOperands = {0, kLeftOut, kLeftOut, 1, kLeftOut, kLeftOut, 2, kLeftOut, kLeftOut};
+  static constexpr Operands kIntegerOperands = {0, kLeftOut, 1, 2, kLeftOut, 3, kLeftOut, kLeftOut, kLeftOut};
+
+  void Gemm() {
+    const FakeTensor& c = kernel_->inputs[2];
+    if (c.present && c.sizes != kernel_->output.sizes) return Refuse("sizes of what is added");
+    for (const FakeTensor* each : {&kernel_->inputs[0], &kernel_->inputs[1], &kernel_->output}) {
+      if (each->type != DML_TENSOR_DATA_TYPE_FLOAT32) return Refuse("types");
+    }
+    Product(kRealOperands, Real(kAlpha), Real(kBeta));
+  }
+
+  void QuantizedProduct(const Operands& q) {
+    CheckQuantized(q, 2, 3);
+    Product(q, 1, 1);
+  }
 
   // Sizes of a parameter: 1 everywhere, or as many as the tensor along one axis.
   void CheckParameter(int input, DML_TENSOR_DATA_TYPE type, const std::vector<uint32_t>& sizes, size_t axis) {
-    if (input == kNone || !kernel_->inputs[static_cast<size_t>(input)].present) return;
+    if (input == kLeftOut || !kernel_->inputs[static_cast<size_t>(input)].present) return;
     const FakeTensor& parameter = kernel_->inputs[static_cast<size_t>(input)];
     if (parameter.type != type) Refuse("type of a parameter");
     if (parameter.sizes.size() != sizes.size()) return Refuse("rank of a parameter");
@@ -520,13 +454,13 @@ class Reader {
   }
 
   // `row` is where parameters of A may have more than one element, `column` where those of B may, by the result's dimensions.
-  void CheckQuantized(const Quantized& q, size_t row, size_t column) {
+  void CheckQuantized(const Operands& q, size_t row, size_t column) {
     const auto byte = [](DML_TENSOR_DATA_TYPE type) {
       return type == DML_TENSOR_DATA_TYPE_UINT8 || type == DML_TENSOR_DATA_TYPE_INT8;
     };
     const FakeTensor &a = kernel_->inputs[static_cast<size_t>(q.a)], &b = kernel_->inputs[static_cast<size_t>(q.b)];
     const FakeTensor& out = kernel_->output;
-    const bool quantised = q.y_scale != kNone;
+    const bool quantised = q.y_scale != kLeftOut;
     if (!byte(a.type) || !byte(b.type)) Refuse("types of the operands");
     if (quantised ? !byte(out.type) : out.type != DML_TENSOR_DATA_TYPE_INT32) Refuse("type of the result");
     CheckParameter(q.a_zero, a.type, out.sizes, row);
@@ -541,52 +475,52 @@ class Reader {
   // The parameter of an element of the result; `otherwise` where it is left out.
   static double ParameterAt(const std::vector<FakeTensor>& tensors, const std::vector<const uint8_t*>& inputs,
                             int input, const Index& at, double otherwise) {
-    if (input == kNone || !tensors[static_cast<size_t>(input)].present) return otherwise;
+    if (input == kLeftOut || !tensors[static_cast<size_t>(input)].present) return otherwise;
     const FakeTensor& parameter = tensors[static_cast<size_t>(input)];
     Index index = at;
     for (size_t i = 0; i < index.size(); ++i) index[i] = parameter.sizes[i] == 1 ? 0 : index[i];
     return Read(parameter, inputs[static_cast<size_t>(input)], index);
   }
 
-  // What becomes of a sum of products of integers.
-  static std::function<double(double, const Index&)> Finish(const Quantized& q, const std::vector<FakeTensor>& tensors,
-                                                            const std::vector<const uint8_t*>& inputs,
-                                                            DML_TENSOR_DATA_TYPE type) {
+  // What becomes of a sum of products.
+  static std::function<double(double, const Index&)> Finish(const Operands& q, const std::vector<FakeTensor>& tensors,
+                                                            const Data& inputs, DML_TENSOR_DATA_TYPE type, double alpha,
+                                                            double beta) {
     return [=](double sum, const Index& at) {
-      if (q.y_scale == kNone) return sum;
       const auto of = [&](int input, double otherwise) { return ParameterAt(tensors, inputs, input, at, otherwise); };
-      const double real = (sum + of(q.bias, 0)) * of(q.a_scale, 1) * of(q.b_scale, 1);
-      return Quantised(real, of(q.y_scale, 1), of(q.y_zero, 0), type);
+      const double real = (alpha * sum + beta * of(q.bias, 0)) * of(q.a_scale, 1) * of(q.b_scale, 1);
+      return q.y_scale == kLeftOut ? real : Quantised(real, of(q.y_scale, 1), of(q.y_zero, 0), type);
     };
   }
 
-  void IntegerProduct(const Quantized& q) {
+  void Product(const Operands& q, double alpha, double beta) {
     const std::vector<FakeTensor> tensors = kernel_->inputs;
     const FakeTensor a = tensors[static_cast<size_t>(q.a)], b = tensors[static_cast<size_t>(q.b)],
                      out = kernel_->output;
     if (a.sizes.size() != 4 || b.sizes.size() != 4 || out.sizes.size() != 4) return Refuse("rank");
-    const bool fits = a.sizes[2] == out.sizes[2] && b.sizes[3] == out.sizes[3] && a.sizes[3] == b.sizes[2] &&
-                      a.sizes[0] == out.sizes[0] && b.sizes[0] == out.sizes[0] && a.sizes[1] == out.sizes[1] &&
-                      b.sizes[1] == out.sizes[1];
-    if (!fits) return Refuse("sizes of the product");
-    CheckQuantized(q, 2, 3);
+    if (a.sizes[2] != out.sizes[2] || b.sizes[3] != out.sizes[3] || a.sizes[3] != b.sizes[2]) {
+      return Refuse("sizes of the product");
+    }
+    for (size_t i : {0, 1}) {
+      if (a.sizes[i] != out.sizes[i] || b.sizes[i] != out.sizes[i]) return Refuse("sizes of the batches");
+    }
     kernel_->run = [=](const Data& inputs, uint8_t* output) {
-      const auto finish = Finish(q, tensors, inputs, out.type);
+      const auto finish = Finish(q, tensors, inputs, out.type, alpha, beta);
       const uint8_t *from_a = inputs[static_cast<size_t>(q.a)], *from_b = inputs[static_cast<size_t>(q.b)];
       const uint32_t inner = a.sizes[3], columns = out.sizes[3];
-      std::vector<double> zeros(columns), sums(columns);
+      std::vector<double> matrix(size_t{inner} * columns), sums(columns);
       ForEach({out.sizes[0], out.sizes[1], out.sizes[2], 1}, [&](const Index& at) {
-        const double zero = ParameterAt(tensors, inputs, q.a_zero, at, 0);
-        for (uint32_t n = 0; n < columns; ++n) {
-          zeros[n] = ParameterAt(tensors, inputs, q.b_zero, {at[0], at[1], at[2], n}, 0);
-          sums[n] = 0;
+        for (uint32_t k = 0; k < inner && at[2] == 0; ++k) {  // a new batch
+          for (uint32_t n = 0; n < columns; ++n) {
+            const double zero = ParameterAt(tensors, inputs, q.b_zero, {at[0], at[1], 0, n}, 0);
+            matrix[size_t{k} * columns + n] = Read(b, from_b, {at[0], at[1], k, n}) - zero;
+          }
         }
+        std::fill(sums.begin(), sums.end(), 0.0);
+        const double zero = ParameterAt(tensors, inputs, q.a_zero, at, 0);
         for (uint32_t k = 0; k < inner; ++k) {
           const double factor = Read(a, from_a, {at[0], at[1], at[2], k}) - zero;
-          const uint64_t line = Offset(b, {at[0], at[1], k, 0});
-          for (uint32_t n = 0; n < columns; ++n) {
-            sums[n] += factor * (ReadAt(b, from_b, line + uint64_t{n} * b.strides[3]) - zeros[n]);
-          }
+          for (uint32_t n = 0; n < columns; ++n) sums[n] += factor * matrix[size_t{k} * columns + n];
         }
         for (uint32_t n = 0; n < columns; ++n) {
           const Index to = {at[0], at[1], at[2], n};
@@ -598,9 +532,6 @@ class Reader {
 
   // How a window moves over the spatial dimensions.
   struct Window {
-    Window(UINT count, const UINT* s, const UINT* d, const UINT* w, const UINT* b, const UINT* e)
-        : strides(s, s + count), dilations(d, d + count), sizes(w, w + count), begin(b, b + count), end(e, e + count) {}
-
     // Element `at` of the tensor under element `k` of window `o`; negative or too large in the padding.
     int64_t At(size_t i, uint32_t o, uint32_t k) const {
       return int64_t{o} * strides[i] + int64_t{k} * dilations[i] - int64_t{begin[i]};
@@ -612,6 +543,13 @@ class Reader {
 
     Index strides, dilations, sizes, begin, end;
   };
+
+  Window WindowOf(const FakeTensor& filter) const { return WindowOf({filter.sizes.begin() + 2, filter.sizes.end()}); }
+  Window WindowOf(const Index& sizes) const {
+    const auto dilations = lists_.find(kDilations);
+    return {List(kStrides), dilations == lists_.end() ? Index(sizes.size(), 1) : dilations->second, sizes,
+            List(kStartPadding), List(kEndPadding)};
+  }
 
   // Calls visit(k) for each element of a window that is in the tensor; `at` gets the spatial part of its index.
   template <typename Visit>
@@ -627,8 +565,8 @@ class Reader {
     });
   }
 
-  bool RanksFit(size_t spatial) {
-    const size_t rank = kernel_->output.sizes.size();
+  bool RanksFit() {
+    const size_t rank = kernel_->output.sizes.size(), spatial = Number(kDimensionCount);
     const bool fits = kernel_->inputs[0].sizes.size() == rank && (rank == 4 || rank == 5) && spatial + 2 == rank;
     if (!fits) Refuse("rank");
     return fits;
@@ -636,8 +574,9 @@ class Reader {
 
   enum Pooling { kLargest, kMeanOfWindow, kMeanOfElements };
 
-  void Pool(const Window& window, Pooling pooling) {
-    if (!RanksFit(window.sizes.size())) return;
+  void Pool(Pooling pooling) {
+    if (!RanksFit()) return;
+    const Window window = WindowOf(List(kWindow));
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     for (size_t i = 0; i < window.sizes.size(); ++i) {
       if (window.Count(i, in.sizes[i + 2]) != out.sizes[i + 2]) return Refuse("sizes of what is pooled");
@@ -659,27 +598,36 @@ class Reader {
     });
   }
 
-  void Convolution() {
-    const auto& d = As<DML_CONVOLUTION_OPERATOR_DESC>();
-    Tensors({d.InputTensor, d.FilterTensor, d.BiasTensor}, d.OutputTensor);
-    const FakeTensor in = kernel_->inputs[0], filter = kernel_->inputs[1], bias = kernel_->inputs[2];
+  void RealConvolution() {
+    const FakeTensor &bias = kernel_->inputs[2], &out = kernel_->output;
+    if (bias.present && (bias.sizes.size() != out.sizes.size() || bias.sizes[1] != out.sizes[1])) Refuse("bias");
+    Convolution(kRealOperands, Number(kBackward) != 0);
+  }
+
+  void QuantizedConvolution(const Operands& q) {
+    if (kernel_->output.sizes.size() != 4) return Refuse("rank");
+    CheckQuantized(q, 4, 1);
+    Convolution(q, false);
+  }
+
+  void Convolution(const Operands& q, bool backward) {
+    const std::vector<FakeTensor> tensors = kernel_->inputs;
+    const FakeTensor in = tensors[static_cast<size_t>(q.a)], filter = tensors[static_cast<size_t>(q.b)];
     const FakeTensor out = kernel_->output;
-    if (d.Mode != DML_CONVOLUTION_MODE_CROSS_CORRELATION || d.FusedActivation != nullptr) return Refuse("mode");
-    if (!RanksFit(d.DimensionCount) || filter.sizes.size() != in.sizes.size()) return Refuse("rank");
-    const Window window(d.DimensionCount, d.Strides, d.Dilations, filter.sizes.data() + 2, d.StartPadding,
-                        d.EndPadding);
-    const bool backward = d.Direction == DML_CONVOLUTION_DIRECTION_BACKWARD;
+    if (!RanksFit() || filter.sizes.size() != in.sizes.size()) return Refuse("rank");
+    const Window window = WindowOf(filter);
     // A transposed convolution is the gradient of the one that goes from its result to its input.
     const FakeTensor& large = backward ? out : in;
     const FakeTensor& small = backward ? in : out;
     for (size_t i = 0; i < window.sizes.size(); ++i) {
-      const uint32_t more = backward ? d.OutputPadding[i] : 0;
+      const uint32_t more = backward ? List(kOutputPadding)[i] : 0;
       if (window.Count(i, large.sizes[i + 2] - more) != small.sizes[i + 2]) return Refuse("sizes of the convolution");
     }
-    const UINT groups = d.GroupCount;
+    const UINT groups = Number(kGroups);
     if (small.sizes[1] != filter.sizes[0] || large.sizes[1] != filter.sizes[1] * groups) return Refuse("channels");
-    if (bias.present && (bias.sizes.size() != out.sizes.size() || bias.sizes[1] != out.sizes[1])) Refuse("bias");
+    if (in.sizes[0] != out.sizes[0]) return Refuse("batch");
     kernel_->run = [=](const Data& inputs, uint8_t* output) {
+      const uint8_t *from = inputs[static_cast<size_t>(q.a)], *by = inputs[static_cast<size_t>(q.b)];
       const FakeTensor& wide = backward ? out : in;
       const FakeTensor& narrow = backward ? in : out;
       size_t elements = 1;
@@ -688,6 +636,8 @@ class Reader {
       const uint32_t share = narrow.sizes[1] / groups;
       const uint64_t plane = elements / out.sizes[0] / out.sizes[1];
       ForEach(narrow.sizes, [&](const Index& o) {
+        const double a_zero = ParameterAt(tensors, inputs, q.a_zero, o, 0);
+        const double b_zero = ParameterAt(tensors, inputs, q.b_zero, o, 0);
         Index at = o;
         ForEachIn(window, o, wide.sizes, &at, [&](const Index& k) {
           Index weight = {o[1], 0};
@@ -698,63 +648,26 @@ class Reader {
           // Along the channels of the larger tensor.
           const uint64_t step_in = backward ? 0 : in.strides[1], step_out = backward ? plane : 0;
           for (uint32_t c = 0; c < filter.sizes[1]; ++c) {
-            sum[c * step_out] += ReadAt(filter, inputs[1], factor + uint64_t{c} * filter.strides[1]) *
-                                 ReadAt(in, inputs[0], first + c * step_in);
+            sum[c * step_out] += (ReadAt(filter, by, factor + uint64_t{c} * filter.strides[1]) - b_zero) *
+                                 (ReadAt(in, from, first + c * step_in) - a_zero);
           }
         });
       });
-      ForEach(out.sizes, [&](const Index& i) {
-        Index channel(i.size(), 0);
-        channel[1] = i[1];
-        Write(out, output, i, sums[Slot(i, out.sizes)] + (bias.present ? Read(bias, inputs[2], channel) : 0));
-      });
-    };
-  }
-
-  void IntegerConvolution(const Quantized& q, const Window& window, UINT groups) {
-    const std::vector<FakeTensor> tensors = kernel_->inputs;
-    const FakeTensor in = tensors[static_cast<size_t>(q.a)], filter = tensors[static_cast<size_t>(q.b)];
-    const FakeTensor out = kernel_->output;
-    if (in.sizes.size() != 4 || filter.sizes.size() != 4) return Refuse("rank");
-    for (size_t i = 0; i < window.sizes.size(); ++i) {
-      if (window.Count(i, in.sizes[i + 2]) != out.sizes[i + 2]) return Refuse("sizes of the convolution");
-    }
-    const bool fits =
-        out.sizes[1] == filter.sizes[0] && in.sizes[1] == filter.sizes[1] * groups && in.sizes[0] == out.sizes[0];
-    if (!fits) return Refuse("channels");
-    CheckQuantized(q, 4, 1);
-    kernel_->run = [=](const Data& inputs, uint8_t* output) {
-      const auto finish = Finish(q, tensors, inputs, out.type);
-      const uint8_t *from = inputs[static_cast<size_t>(q.a)], *by = inputs[static_cast<size_t>(q.b)];
-      const uint32_t share = out.sizes[1] / groups;
-      ForEach(out.sizes, [&](const Index& o) {
-        const double a_zero = ParameterAt(tensors, inputs, q.a_zero, o, 0);
-        const double b_zero = ParameterAt(tensors, inputs, q.b_zero, o, 0);
-        double sum = 0;
-        Index at = o;
-        ForEachIn(window, o, in.sizes, &at, [&](const Index& k) {
-          for (uint32_t c = 0; c < filter.sizes[1]; ++c) {
-            at[1] = o[1] / share * filter.sizes[1] + c;
-            sum += (Read(in, from, at) - a_zero) * (Read(filter, by, {o[1], c, k[0], k[1]}) - b_zero);
-          }
-        });
-        Write(out, output, o, finish(sum, o));
-      });
+      const auto finish = Finish(q, tensors, inputs, out.type, 1, 1);
+      ForEach(out.sizes, [&](const Index& i) { Write(out, output, i, finish(sums[Slot(i, out.sizes)], i)); });
     };
   }
 
   void Pad() {
-    const auto& d = As<DML_PADDING_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     const size_t rank = out.sizes.size();
-    if (in.sizes.size() != rank || d.DimensionCount != rank) return Refuse("rank");
-    const Index before(d.StartPadding, d.StartPadding + rank);
+    const Index before = List(kStartPadding), after = List(kEndPadding);
+    if (in.sizes.size() != rank || before.size() != rank) return Refuse("rank");
     for (size_t i = 0; i < rank; ++i) {
-      if (in.sizes[i] + before[i] + d.EndPadding[i] != out.sizes[i]) return Refuse("sizes of what is padded");
+      if (in.sizes[i] + before[i] + after[i] != out.sizes[i]) return Refuse("sizes of what is padded");
     }
-    const double value = d.PaddingValue;
-    const auto mode = d.PaddingMode;
+    const double value = Real(kParameter);
+    const UINT mode = Number(kPaddingMode);
     Each([=](const Data& inputs, const Index& o) {
       Index at = o;
       for (size_t i = 0; i < rank; ++i) {
@@ -769,23 +682,18 @@ class Reader {
   }
 
   void BatchNormalize() {
-    const auto& d = As<DML_BATCH_NORMALIZATION_OPERATOR_DESC>();
-    Tensors({d.InputTensor, d.MeanTensor, d.VarianceTensor, d.ScaleTensor, d.BiasTensor}, d.OutputTensor);
     SameSizes();
-    const double epsilon = d.Epsilon;
-    Each([in = kernel_->inputs, epsilon](const Data& inputs, const Index& i) {
+    Each([in = kernel_->inputs, epsilon = Real(kEpsilon)](const Data& inputs, const Index& i) {
       const auto value = [&](size_t input) { return Read(in[input], inputs[input], i); };
       return value(3) * (value(0) - value(1)) / std::sqrt(value(2) + epsilon) + value(4);
     });
   }
 
   void Gather() {
-    const auto& d = As<DML_GATHER_OPERATOR_DESC>();
-    Tensors({d.InputTensor, d.IndicesTensor}, d.OutputTensor);
     const FakeTensor in = kernel_->inputs[0], indices = kernel_->inputs[1], out = kernel_->output;
-    const UINT axis = d.Axis;
-    if (d.IndexDimensions != 1 || in.sizes.size() != out.sizes.size() || in.sizes.size() != indices.sizes.size() ||
-        axis >= in.sizes.size()) {
+    const UINT axis = Number(kAxis);
+    if (Number(kIndexDimensions) != 1 || in.sizes.size() != out.sizes.size() ||
+        in.sizes.size() != indices.sizes.size() || axis >= in.sizes.size()) {
       return Refuse("dimensions of the indices");
     }
     std::vector<uint32_t> expected = in.sizes;
@@ -801,12 +709,9 @@ class Reader {
   }
 
   void Join() {
-    const auto& d = As<DML_JOIN_OPERATOR_DESC>();
-    for (UINT i = 0; i < d.InputCount; ++i) kernel_->inputs.push_back(ReadTensor(&d.InputTensors[i]));
-    kernel_->output = ReadTensor(d.OutputTensor);
     const std::vector<FakeTensor> parts = kernel_->inputs;
     const FakeTensor out = kernel_->output;
-    const UINT axis = d.Axis;
+    const UINT axis = Number(kAxis);
     uint32_t total = 0;
     for (const FakeTensor& part : parts) {
       std::vector<uint32_t> expected = out.sizes;
@@ -815,7 +720,7 @@ class Reader {
       if (part.sizes != expected) return Refuse("sizes of the parts");
       total += part.sizes[axis];
     }
-    if (parts.empty() || total != out.sizes[axis]) return Refuse("size of what is joined");
+    if (total != out.sizes[axis]) return Refuse("size of what is joined");
     kernel_->run = [=](const Data& inputs, uint8_t* output) {
       uint32_t before = 0;
       for (size_t p = 0; p < parts.size(); before += parts[p++].sizes[axis]) {
@@ -829,32 +734,26 @@ class Reader {
   }
 
   void Slice() {
-    const auto& d = As<DML_SLICE1_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     const size_t rank = in.sizes.size();
-    if (d.DimensionCount != rank || out.sizes.size() != rank || in.type != out.type) return Refuse("rank or type");
-    const Index offsets(d.InputWindowOffsets, d.InputWindowOffsets + rank);
-    const std::vector<int32_t> steps(d.InputWindowStrides, d.InputWindowStrides + rank);
-    for (size_t i = 0; i < rank; ++i) {
-      if (steps[i] <= 0 || offsets[i] + d.InputWindowSizes[i] > in.sizes[i]) return Refuse("window");
-      const auto step = static_cast<uint32_t>(steps[i]);
-      if ((d.InputWindowSizes[i] + step - 1) / step != out.sizes[i]) return Refuse("size of the slice");
+    const Index offsets = List(kOffsets), sizes = List(kSizes), steps = List(kSteps);
+    if (offsets.size() != rank || out.sizes.size() != rank || in.type != out.type) return Refuse("rank or type");
+    for (size_t i = 0; i < rank; ++i) {  // a step is signed
+      if (steps[i] == 0 || steps[i] > 0x7FFFFFFF || offsets[i] + sizes[i] > in.sizes[i]) return Refuse("window");
+      if ((sizes[i] + steps[i] - 1) / steps[i] != out.sizes[i]) return Refuse("size of the slice");
     }
     Each([=](const Data& inputs, const Index& i) {
       Index from = offsets;
-      for (size_t dim = 0; dim < from.size(); ++dim) from[dim] += i[dim] * static_cast<uint32_t>(steps[dim]);
+      for (size_t dim = 0; dim < from.size(); ++dim) from[dim] += i[dim] * steps[dim];
       return Read(in, inputs[0], from);
     });
   }
 
   void Softmax() {
     if (level_ < DML_FEATURE_LEVEL_5_1) return Refuse("not at this level");
-    const auto& d = As<DML_ACTIVATION_SOFTMAX1_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
     SameSizes();
-    const std::vector<uint32_t> axes(d.Axes, d.Axes + d.AxisCount);
-    const bool logarithm = desc_.Type == DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1;
+    const Index axes = List(kAxes);
+    const bool logarithm = type_ == DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1;
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     kernel_->run = [=](const Data& inputs, uint8_t* output) {
       std::vector<uint32_t> kept = in.sizes;
@@ -876,47 +775,24 @@ class Reader {
     };
   }
 
-  void Clip() {
-    const auto& d = As<DML_ELEMENT_WISE_CLIP_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
-    const double low = d.Min, high = d.Max;
-    Map([=](double x) { return std::isnan(x) ? x : std::max(low, std::min(x, high)); });
-  }
-
-  void Cast() {
-    const auto& d = As<DML_CAST_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
-    const bool to_float = kernel_->output.type <= DML_TENSOR_DATA_TYPE_FLOAT16;
-    Map([=](double x) { return to_float ? x : std::trunc(x); });
-  }
-
   void Activation() {
-    const auto& d = As<DML_ACTIVATION_OPERATOR_DESC>();
-    const Function function = ActivationFunction(static_cast<int>(desc_.Type), d.Parameters, level_);
+    const float parameters[] = {reals_[kParameter][0], reals_[kParameter][1]};
+    const Function function = ActivationFunction(static_cast<int>(type_), parameters, level_);
     if (!function) return Refuse("no such operator at this level");
-    Tensors({d.InputTensor}, d.OutputTensor);
-    if (problem_.empty()) Map(function);
-  }
-
-  void PRelu() {
-    const auto& d = As<DML_ACTIVATION_PARAMETERIZED_RELU_OPERATOR_DESC>();
-    Tensors({d.InputTensor, d.SlopeTensor}, d.OutputTensor);
-    SameSizes();
-    EachPair(+[](double x, double slope) { return x >= 0 ? x : x * slope; });
+    Map(function);
   }
 
   void Reduce() {
-    const auto& d = As<DML_REDUCE_OPERATOR_DESC>();
-    Tensors({d.InputTensor}, d.OutputTensor);
-    const std::vector<uint32_t> axes(d.Axes, d.Axes + d.AxisCount);
+    const Index axes = List(kAxes);
+    const UINT of = Number(kReduceFunction);
     std::vector<uint32_t> expected = kernel_->inputs[0].sizes;
     for (uint32_t axis : axes) expected[axis] = 1;
     if (expected != kernel_->output.sizes) return Refuse("sizes of the reduction");
-    const bool squares = d.Function == DML_REDUCE_FUNCTION_SUM_SQUARE;
-    const bool least = d.Function == DML_REDUCE_FUNCTION_MIN;
-    const bool extreme = least || d.Function == DML_REDUCE_FUNCTION_MAX;
-    const bool average = d.Function == DML_REDUCE_FUNCTION_AVERAGE;
-    if (!squares && !extreme && !average && d.Function != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
+    const bool squares = of == DML_REDUCE_FUNCTION_SUM_SQUARE;
+    const bool least = of == DML_REDUCE_FUNCTION_MIN;
+    const bool extreme = least || of == DML_REDUCE_FUNCTION_MAX;
+    const bool average = of == DML_REDUCE_FUNCTION_AVERAGE;
+    if (!squares && !extreme && !average && of != DML_REDUCE_FUNCTION_SUM) return Refuse("reduction");
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     if (extreme) return ReduceExtreme(in, out, axes, least ? -1 : 1);
     kernel_->run = [=](const Data& inputs, uint8_t* output) {
@@ -966,8 +842,14 @@ class Reader {
     return at;
   }
 
-  void Normalise(const std::vector<uint32_t>& axes, bool use_mean, bool use_variance, double epsilon,
-                 const DML_OPERATOR_DESC* fused) {
+  void Normalise() {
+    const bool always_centred = type_ == DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1;
+    if (!always_centred && level_ < DML_FEATURE_LEVEL_6_3) return Refuse("not at this level");
+    const bool use_mean = always_centred || Number(kUseMean) != 0;
+    const Index axes = List(kAxes);
+    const bool use_variance = Number(kNormalizeVariance) != 0;
+    const double epsilon = Real(kEpsilon);
+    const auto* fused = static_cast<const DML_OPERATOR_DESC*>(pointers_.at(kFused));
     SameSizes();
     for (const FakeTensor& input : kernel_->inputs) {
       if (input.present && input.type != kernel_->output.type) Refuse("types differ");
@@ -1023,10 +905,8 @@ class Reader {
   }
 
   void QuantizeLinear() {
-    const auto& d = As<DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC>();
-    Tensors({d.InputTensor, d.ScaleTensor, d.ZeroPointTensor}, d.OutputTensor);
     SameSizes();
-    const bool quantise = desc_.Type == DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR;
+    const bool quantise = type_ == DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR;
     const FakeTensor in = kernel_->inputs[0], scale = kernel_->inputs[1], zero = kernel_->inputs[2];
     const FakeTensor out = kernel_->output;
     if (!scale.present) Refuse("no scale");
@@ -1039,11 +919,10 @@ class Reader {
 
   void QuantizeBlocks() {
     if (level_ < DML_FEATURE_LEVEL_6_3) return Refuse("not at this level");
-    const auto& d = As<DML_QUANTIZE_OPERATOR_DESC>();
-    const bool quantise = desc_.Type == DML_OPERATOR_QUANTIZE;
-    const bool has_zero = d.QuantizationTensorCount == 2;
-    Tensors({d.InputTensor, &d.QuantizationTensors[0], has_zero ? &d.QuantizationTensors[1] : nullptr}, d.OutputTensor);
-    FakeTensor scale = kernel_->inputs[1], zero = kernel_->inputs[2];
+    const bool quantise = type_ == DML_OPERATOR_QUANTIZE;
+    if (Number(kQuantizationType) != Number(kTensorCount)) Refuse("the number of tensors");
+    kernel_->inputs.resize(3);  // a zero point may be left out
+    const FakeTensor scale = kernel_->inputs[1], zero = kernel_->inputs[2];
     const FakeTensor in = kernel_->inputs[0], out = kernel_->output;
     if (in.sizes != out.sizes) Refuse("sizes differ");
     const auto type = quantise ? out.type : in.type;
@@ -1080,9 +959,13 @@ class Reader {
     });
   }
 
-  const DML_OPERATOR_DESC& desc_;
+  DML_OPERATOR_TYPE type_;
   uint32_t level_;
   FakeKernel* kernel_;
+  std::map<DmlField, const void*> pointers_;
+  std::map<DmlField, Index> lists_;
+  std::map<DmlField, UINT> numbers_;
+  std::map<DmlField, std::vector<float>> reals_;
   std::string problem_;
 };
 

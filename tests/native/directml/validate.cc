@@ -73,8 +73,6 @@ std::vector<uint32_t> FilterSizes(const std::vector<uint32_t>& sizes) {
   return filter;
 }
 
-std::vector<uint32_t> Ones(const std::vector<uint32_t>& sizes) { return std::vector<uint32_t>(sizes.size(), 1); }
-
 Sliding OneByOne(size_t rank) {
   const std::vector<uint32_t> ones(rank > 2 ? rank - 2 : 0, 1), zeros(ones.size(), 0);
   return {ones, ones, ones, zeros, zeros, zeros};
@@ -87,10 +85,9 @@ std::pair<uint32_t, uint32_t> RanksOf(DML_OPERATOR_TYPE type) {
     case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:
     case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
       return {2, 8};
+    case DML_OPERATOR_CONVOLUTION:
     case DML_OPERATOR_CONVOLUTION_INTEGER:
     case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
-      return {3, 5};
-    case DML_OPERATOR_CONVOLUTION:
       return {3, 5};
     case DML_OPERATOR_AVERAGE_POOLING:
     case DML_OPERATOR_MAX_POOLING2:
@@ -100,94 +97,81 @@ std::pair<uint32_t, uint32_t> RanksOf(DML_OPERATOR_TYPE type) {
   }
 }
 
+// The integers' products: what is read and what is given, by position; windows of 1, square matrices. B is signed, and has no
+// zero point.
+void SetQuantized(Operator* op, const std::vector<uint32_t>& sizes, bool convolves, bool requantised) {
+  const std::vector<uint32_t> ones(sizes.size(), 1);
+  const auto a = In(Tensor(kU8, sizes)), b = In(Tensor(kI8, convolves ? FilterSizes(sizes) : sizes));
+  const auto scale = In(Tensor(kF32, ones)), zero = In(Tensor(kU8, ones));
+  op->inputs = requantised ? std::vector{a, scale, zero, b, scale} : std::vector{a, zero, b};
+  op->inputs.resize(op->inputs.size() + (requantised && convolves ? 2 : 1));
+  if (requantised) op->inputs.insert(op->inputs.end(), {scale, zero});
+  op->output = Tensor(requantised ? kU8 : DML_TENSOR_DATA_TYPE_INT32, sizes);
+  if (convolves) op->sliding = OneByOne(sizes.size());
+}
+
+void SetParameters(Operator* op, const std::vector<uint32_t>& sizes, DML_TENSOR_DATA_TYPE real,
+                   DML_TENSOR_DATA_TYPE integer) {
+  const std::vector<uint32_t> ones(sizes.size(), 1);
+  const bool by_size = op->type == DML_OPERATOR_QUANTIZE || op->type == DML_OPERATOR_DEQUANTIZE;
+  op->inputs.resize(1);
+  for (const auto type : {real, integer}) op->inputs.push_back(In(by_size ? Tensor(type, ones) : Spread(type, sizes)));
+}
+
 // A valid operator of this type over `sizes`, with the given types of first input and output.
 Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML_TENSOR_DATA_TYPE in,
                  DML_TENSOR_DATA_TYPE out) {
+  const auto is = [type](auto... types) { return ((type == types) || ...); };
   Operator op;
   op.type = type;
-  op.inputs = {In(Tensor(in, sizes))};
+  for (DmlField field : FieldsOf(type)) {
+    if (field == DmlField::kInput) op.inputs.push_back(In(Tensor(in, sizes)));
+    if (field == DmlField::kAxisCount) op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
+  }
   op.output = Tensor(out, sizes);
   op.parameters[0] = op.parameters[1] = 1;
   op.parameter_count = 2;
   op.epsilon = 1e-5f;
-  if (IsDequantize(type) || IsQuantize(type)) {
-    const auto real = IsDequantize(type) ? out : in;
-    const auto integer = IsDequantize(type) ? in : out;
-    const bool by_size = type == DML_OPERATOR_QUANTIZE || type == DML_OPERATOR_DEQUANTIZE;
-    const std::vector<uint32_t> ones(sizes.size(), 1);
-    op.inputs.push_back(In(by_size ? Tensor(real, ones) : Spread(real, sizes)));
-    op.inputs.push_back(In(by_size ? Tensor(integer, ones) : Spread(integer, sizes)));
-    return op;
-  }
-  const auto is = [type](auto... types) { return ((type == types) || ...); };
+  op.reduce_function = DML_REDUCE_FUNCTION_SUM_SQUARE;
+  if (IsQuantize(type)) SetParameters(&op, sizes, in, out);
+  if (IsDequantize(type)) SetParameters(&op, sizes, out, in);
   const bool of_booleans = is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_AND, DML_OPERATOR_ELEMENT_WISE_LOGICAL_OR,
                               DML_OPERATOR_ELEMENT_WISE_LOGICAL_XOR, DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT);
-  const bool compares =
-      is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN,
-         DML_OPERATOR_ELEMENT_WISE_LOGICAL_GREATER_THAN_OR_EQUAL, DML_OPERATOR_ELEMENT_WISE_LOGICAL_LESS_THAN_OR_EQUAL,
-         DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS);
-  if (of_booleans) op.inputs = {In(Tensor(kU8, sizes))};
-  if (of_booleans || compares || is(DML_OPERATOR_ELEMENT_WISE_IS_NAN)) op.output = Tensor(kU8, sizes);
-  if (compares || (of_booleans && !is(DML_OPERATOR_ELEMENT_WISE_LOGICAL_NOT)) ||
-      is(DML_OPERATOR_ELEMENT_WISE_ADD, DML_OPERATOR_ELEMENT_WISE_SUBTRACT, DML_OPERATOR_ELEMENT_WISE_MULTIPLY,
-         DML_OPERATOR_ELEMENT_WISE_DIVIDE, DML_OPERATOR_ELEMENT_WISE_MAX, DML_OPERATOR_ELEMENT_WISE_MIN,
-         DML_OPERATOR_ELEMENT_WISE_POW, DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU)) {
-    op.inputs.push_back(op.inputs.front());
-  }
+  const bool is_logical = OperatorName(type).find("LOGICAL_") != std::string::npos;
+  if (is_logical || type == DML_OPERATOR_ELEMENT_WISE_IS_NAN) op.output = Tensor(kU8, sizes);
+  if (of_booleans) op.inputs.assign(op.inputs.size(), In(Tensor(kU8, sizes)));
   switch (type) {
     case DML_OPERATOR_ELEMENT_WISE_IF:
-      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(in, sizes)), In(Tensor(in, sizes))};
+      op.inputs[0] = In(Tensor(kU8, sizes));
       break;
     case DML_OPERATOR_GEMM:  // of square matrices
-      op.inputs = {In(Tensor(in, sizes)), In(Tensor(in, sizes)), std::nullopt};
+      op.inputs[2].reset();
       break;
-    case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:  // of square matrices; A unsigned, B signed, without a zero point
-      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, Ones(sizes))), In(Tensor(kI8, sizes)), std::nullopt};
-      op.output = Tensor(DML_TENSOR_DATA_TYPE_INT32, sizes);
-      break;
+    case DML_OPERATOR_MATRIX_MULTIPLY_INTEGER:
     case DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY:
-      op.inputs = {In(Tensor(kU8, sizes)),        In(Tensor(kF32, Ones(sizes))), In(Tensor(kU8, Ones(sizes))),
-                   In(Tensor(kI8, sizes)),        In(Tensor(kF32, Ones(sizes))), std::nullopt,
-                   In(Tensor(kF32, Ones(sizes))), In(Tensor(kU8, Ones(sizes)))};
-      op.output = Tensor(kU8, sizes);
+      SetQuantized(&op, sizes, false, type == DML_OPERATOR_QUANTIZED_LINEAR_MATRIX_MULTIPLY);
       break;
     case DML_OPERATOR_CONVOLUTION_INTEGER:
-      op.inputs = {In(Tensor(kU8, sizes)), In(Tensor(kU8, Ones(sizes))), In(Tensor(kI8, FilterSizes(sizes))),
-                   std::nullopt};
-      op.output = Tensor(DML_TENSOR_DATA_TYPE_INT32, sizes);
-      op.sliding = OneByOne(sizes.size());
-      break;
     case DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION:
-      op.inputs = {In(Tensor(kU8, sizes)),
-                   In(Tensor(kF32, Ones(sizes))),
-                   In(Tensor(kU8, Ones(sizes))),
-                   In(Tensor(kI8, FilterSizes(sizes))),
-                   In(Tensor(kF32, Ones(sizes))),
-                   std::nullopt,
-                   std::nullopt,
-                   In(Tensor(kF32, Ones(sizes))),
-                   In(Tensor(kU8, Ones(sizes)))};
-      op.output = Tensor(kU8, sizes);
+      SetQuantized(&op, sizes, true, type == DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION);
+      break;
+    case DML_OPERATOR_CONVOLUTION:
+      op.inputs = {op.inputs[0], In(Tensor(in, FilterSizes(sizes))), std::nullopt};
       op.sliding = OneByOne(sizes.size());
       break;
     case DML_OPERATOR_JOIN:
-      op.inputs.push_back(In(Tensor(in, sizes)));
+      op.inputs = {In(Tensor(in, sizes)), In(Tensor(in, sizes))};
       op.output.sizes[0] *= 2;
       op.output.bytes = BytesOf(out, op.output.sizes);
       break;
     case DML_OPERATOR_GATHER: {
       std::vector<uint32_t> indices(sizes.size(), 1);
       indices.back() = sizes.back();
-      op.inputs.push_back(In(Tensor(DML_TENSOR_DATA_TYPE_INT32, indices)));
+      op.inputs[1] = In(Tensor(DML_TENSOR_DATA_TYPE_INT32, indices));
       op.axis = static_cast<uint32_t>(sizes.size()) - 1;
       op.index_dimensions = 1;
       break;
     }
-    case DML_OPERATOR_CONVOLUTION:  // windows of 1
-      op.inputs.push_back(In(Tensor(in, FilterSizes(sizes))));
-      op.inputs.push_back(std::nullopt);
-      op.sliding = OneByOne(sizes.size());
-      break;
     case DML_OPERATOR_AVERAGE_POOLING:
     case DML_OPERATOR_MAX_POOLING2:
       op.sliding = OneByOne(sizes.size());
@@ -196,26 +180,14 @@ Operator Example(DML_OPERATOR_TYPE type, const std::vector<uint32_t>& sizes, DML
       op.sliding.start_padding = op.sliding.end_padding = std::vector<uint32_t>(sizes.size(), 0);
       break;
     case DML_OPERATOR_BATCH_NORMALIZATION:
-      for (int i = 0; i < 4; ++i) op.inputs.push_back(In(Spread(in, sizes)));
+      for (int i = 1; i < 5; ++i) op.inputs[i] = In(Spread(in, sizes));
       break;
     case DML_OPERATOR_SLICE1:
       op.offsets.assign(sizes.size(), 0);
       op.window = sizes;
       op.steps.assign(sizes.size(), 1);
       break;
-    case DML_OPERATOR_ACTIVATION_SOFTMAX1:
-    case DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1:
-      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
-      break;
-    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1:
-    case DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2:
-      op.inputs.push_back(In(Tensor(in, sizes)));
-      op.inputs.push_back(In(Tensor(in, sizes)));
-      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
-      break;
     case DML_OPERATOR_REDUCE:
-      op.axes = {static_cast<uint32_t>(sizes.size()) - 1};
-      op.reduce_function = DML_REDUCE_FUNCTION_SUM_SQUARE;
       op.output.sizes.back() = 1;
       op.output.bytes = BytesOf(out, op.output.sizes);
       break;
