@@ -1,18 +1,14 @@
-"""Derive the constants of ep/cpu/kernels/math-inl.h and write ep/cpu/kernels/coefficients.h.
-
-    python tools/derive_coefficients.py [--check] [FILE]
+"""Derive the constants of ep/cpu/kernels/math-inl.h and write ep/cpu/kernels/coefficients.h: a third of a minute.
 
 Every polynomial is a minimax fit (Lawson's iteratively reweighted least squares on Chebyshev nodes) of a function that
 mpmath evaluates with 40 digits. Coefficients are rounded to float32 one by one, from the constant term upwards, and
 the remaining ones are fitted again after each rounding, so that the later ones make up for the rounding of the earlier.
-Needs mpmath and numpy. ``--check`` writes nothing and fails where FILE differs from what would be written.
+Needs mpmath, numpy and clang-format.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,13 +20,52 @@ mpf = mpmath.mpf
 
 Function = Callable[[mpmath.mpf], mpmath.mpf]
 
-ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(__file__).resolve().parent.parent / "ep" / "cpu" / "kernels" / "coefficients.h"
 NODES = 240
 ROUNDS = 60
 
 
 def float32(value: float) -> float:
     return float(np.float32(value))
+
+
+def nodes_of(low: float, high: float) -> list[mpmath.mpf]:
+    half, middle = mpf((high - low) / 2), mpf((high + low) / 2)
+    return [middle + half * mpmath.cos(mpmath.pi * (2 * i + 1) / (2 * NODES)) for i in range(NODES)]
+
+
+def polynomial(coefficients: list[float], x: mpmath.mpf) -> mpmath.mpf:
+    return sum((mpf(c) * x**k for k, c in enumerate(coefficients)), mpf(0))
+
+
+def least(
+    basis: np.ndarray,
+    target: np.ndarray,
+    weights: np.ndarray,
+    rounds: int,
+    quotient: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> np.ndarray:
+    """Return the factors of the basis whose largest weighted error is the least.
+
+    ``quotient`` gives the numerator and the denominator that factors make. Each round is weighted by the error of the
+    one before (Lawson) and by its denominator (Sanathanan and Koerner).
+    """
+    lawson, below = np.ones(NODES) / NODES, np.ones(NODES)
+    best: tuple[float, np.ndarray] | None = None
+    for _ in range(rounds):
+        root = np.sqrt(lawson) * weights / below
+        solution, *_ = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)
+        above, below = quotient(solution)
+        error = np.abs(above / below - target) * weights
+        if below.min() > 0 and (best is None or error.max() < best[0]):
+            best = (float(error.max()), solution)
+        below = np.abs(below)
+        total = (lawson * error).sum()
+        if total == 0:
+            break
+        lawson = lawson * error / total
+    assert best is not None
+    return best[1]
 
 
 def fit(
@@ -48,44 +83,22 @@ def fit(
     weight: the error is multiplied by it before its maximum is minimised. fixed: the first coefficients, given.
     Returns the float32 coefficients from the constant term upwards, and the largest weighted error on the nodes.
     """
-    half = (high - low) / 2
-    middle = (high + low) / 2
-    nodes = [mpf(middle) + mpf(half) * mpmath.cos(mpmath.pi * (2 * i + 1) / (2 * NODES)) for i in range(NODES)]
-    r = np.array([float(x - mpf(centre)) for x in nodes])
+    nodes = nodes_of(low, high)
     scale = max(abs(low - centre), abs(high - centre))
-    powers = np.stack([(r / scale) ** k for k in range(degree + 1)], axis=1)
+    powers = np.stack([(np.array([float(x - mpf(centre)) for x in nodes]) / scale) ** k for k in range(degree + 1)], 1)
     weights = np.array([float(weight(x)) for x in nodes])
-
     exact = [function(x) for x in nodes]
     coefficients: list[float] = [float32(c) for c in fixed]
 
     def rest(done: list[float]) -> np.ndarray:
         """What the coefficients that are already chosen leave to the others, evaluated without cancellation."""
-        values = []
-        for x, y in zip(nodes, exact, strict=True):
-            d = x - mpf(centre)
-            values.append(float(y - sum((mpf(c) * d**k for k, c in enumerate(done)), mpf(0))))
-        return np.array(values)
+        return np.array([float(y - polynomial(done, x - mpf(centre))) for x, y in zip(nodes, exact, strict=True)])
 
     while len(coefficients) <= degree:
         k = len(coefficients)
-        target = rest(coefficients)
         basis = powers[:, k:]
-        lawson = np.ones(NODES) / NODES
-        best: tuple[float, np.ndarray] | None = None
-        for _ in range(ROUNDS):
-            root = np.sqrt(lawson) * weights
-            solution, *_ = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)
-            error = np.abs(basis @ solution - target) * weights
-            if best is None or error.max() < best[0]:
-                best = (float(error.max()), solution)
-            lawson = lawson * error
-            total = lawson.sum()
-            if total == 0:
-                break
-            lawson /= total
-        assert best is not None
-        coefficients.append(float32(best[1][0] / scale**k))
+        solution = least(basis, rest(coefficients), weights, ROUNDS, lambda s, basis=basis: (basis @ s, np.ones(NODES)))
+        coefficients.append(float32(solution[0] / scale**k))
     return coefficients, float(np.max(np.abs(rest(coefficients)) * weights))
 
 
@@ -94,35 +107,24 @@ def fit_ratio(
 ) -> tuple[list[float], list[float], float]:
     """Fit a ratio of polynomials of these degrees to function(x) on [0, high]: numerator, denominator, largest error.
 
-    weight: as in ``fit``. Linearised least squares, weighted anew by the denominator of the round before (Sanathanan
-    and Koerner) and by the error (Lawson). The denominator, 1 at 0, is rounded to float32 as a whole, then the
-    numerator is fitted to what goes with it.
+    weight: as in ``fit``. The denominator, 1 at 0, is rounded to float32 as a whole, then the numerator is fitted to
+    what goes with it.
     """
-    nodes = [mpf(high) / 2 * (1 + mpmath.cos(mpmath.pi * (2 * i + 1) / (2 * NODES))) for i in range(NODES)]
+    nodes = nodes_of(0, high)
     target = np.array([float(function(x)) for x in nodes])
     weights = np.array([float(weight(x)) for x in nodes])
     upper, lower = degrees
     powers = np.stack([np.array([float(x / high) for x in nodes]) ** k for k in range(max(degrees) + 1)], axis=1)
-    basis = np.concatenate([powers[:, : upper + 1], -target[:, None] * powers[:, 1 : lower + 1]], axis=1)
-    lawson, denominator = np.ones(NODES) / NODES, np.ones(NODES)
-    best: tuple[float, np.ndarray] | None = None
-    for _ in range(ROUNDS * 2):
-        root = np.sqrt(lawson) * weights / denominator
-        solution, *_ = np.linalg.lstsq(basis * root[:, None], target * root, rcond=None)
-        below = 1 + powers[:, 1 : lower + 1] @ solution[upper + 1 :]
-        error = np.abs(powers[:, : upper + 1] @ solution[: upper + 1] / below - target) * weights
-        if below.min() > 0 and (best is None or error.max() < best[0]):
-            best = (float(error.max()), solution[upper + 1 :])
-        denominator = np.abs(below)
-        lawson = lawson * error / (lawson * error).sum()
-    assert best is not None
-    rounded = [1.0, *(float32(c / high ** (k + 1)) for k, c in enumerate(best[1]))]
-
-    def divisor(x: mpmath.mpf) -> mpmath.mpf:
-        return sum((mpf(c) * x**k for k, c in enumerate(rounded)), mpf(0))
-
+    above, below = powers[:, : upper + 1], powers[:, 1 : lower + 1]
+    basis = np.concatenate([above, -target[:, None] * below], axis=1)
+    solution = least(basis, target, weights, 2 * ROUNDS, lambda s: (above @ s[: upper + 1], 1 + below @ s[upper + 1 :]))
+    rounded = [1.0, *(float32(c / high ** (k + 1)) for k, c in enumerate(solution[upper + 1 :]))]
     numerator, worst = fit(
-        lambda x: function(x) * divisor(x), 0.0, high, upper, weight=lambda x: weight(x) / divisor(x)
+        lambda x: function(x) * polynomial(rounded, x),
+        0.0,
+        high,
+        upper,
+        weight=lambda x: weight(x) / polynomial(rounded, x),
     )
     return numerator, rounded, worst
 
@@ -390,25 +392,6 @@ def derive() -> str:
     return "\n".join([*head, *h.lines, "", "}  // namespace normfuse", ""])
 
 
-def formatted(text: str, path: Path) -> str:
-    command = ["clang-format", f"--assume-filename={path}"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, default=ROOT / "ep" / "cpu" / "kernels" / "coefficients.h")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file differs")
-    arguments = parser.parse_args()
-    text = formatted(derive(), arguments.file)
-    if arguments.check:
-        if arguments.file.read_text() != text:
-            print(f"{arguments.file} differs from what this script derives", file=sys.stderr)
-            return 1
-        return 0
-    arguments.file.write_text(text)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    command = ["clang-format", f"--assume-filename={TARGET}"]
+    TARGET.write_text(subprocess.run(command, input=derive(), capture_output=True, text=True, check=True).stdout)
