@@ -18,7 +18,7 @@ are weights, and a name that is given nowhere is an input like x or, as ``shift[
 a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``tensor(int64(2))`` is one constant for
 several nodes, ``default(0.5)`` one that a caller can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)``
 takes the macro F of x so often; what stands in their brackets is part of the subgraph, but not the names that are used
-there.
+there. ``own.F(x)`` calls the macro F as a function of the model.
 
 Expected are the operators of the rewritten graph, fused ones as their steps in brackets, those of a subgraph behind its
 node, and perhaps ``says "words"``, a fused site's message. ``left reason Kind "words"`` behind them, or alone where the
@@ -100,8 +100,11 @@ class Case:
         return reader.model()
 
 
-def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Array]:
-    """Inputs of a case's model; `deviation` and `within` of its options say how large floats are."""
+def feeds_of(model: onnx.ModelProto, case: Case, family: Family, turn: int = 0) -> dict[str, Array]:
+    """Inputs of a case's model; `deviation` and `within` of its options say how large floats are.
+
+    In every other turn a condition is true.
+    """
     rng = np.random.default_rng(7)
     feeds = {}
     fixed = {tensor.name for tensor in model.graph.initializer}
@@ -113,7 +116,7 @@ def feeds_of(model: onnx.ModelProto, case: Case, family: Family) -> dict[str, Ar
             shape = [int(size or 0) for size in case.dims(False, given.name if given.name in case.options else "x")]
         deviation = float(case.options.get("deviation", 2))
         if dtype.kind == "b":
-            feeds[given.name] = np.asarray(rng.random(shape) < 0.5)
+            feeds[given.name] = np.asarray(rng.random(shape) < 0.5 if shape else turn % 2 == 0)
             continue
         data = fill(family, rng, shape, dtype, mean=0.25, deviation=deviation)
         limit = float(case.options.get("within", "inf"))
@@ -222,6 +225,7 @@ class _Formula:
         self._case, self._g, self._dynamic = case, g, dynamic
         self.inputs: dict[str, str] = {}
         self.outputs: list[str] = []
+        self.functions: dict[str, onnx.FunctionProto] = {}
 
     def run(self, statements: list[ast.stmt], names: dict[str, Any]) -> Any:
         """Take in statements; the value of the last one, whose nodes come last."""
@@ -330,6 +334,9 @@ class _Formula:
         if name == "output":
             self.outputs.append(given[0])
             return None
+        if domain == "own" and name in self._case.macros:
+            self._function(name)
+            return g.add(name, *given, domain=domain)
         if name in ("tensor", "default"):
             return g.constant(given[0]) if name == "tensor" else g.default(given[0])
         if name in ARRAYS:
@@ -349,9 +356,21 @@ class _Formula:
             given, attributes = given[:1], attributes | dict(zip(moved, values, strict=False))
         return g.add(name, *given, domain=domain, **attributes)
 
+    def _function(self, name: str) -> None:
+        """A macro as a function of the model, which holds its constants as nodes."""
+        if name in self.functions:
+            return
+        macro = self._case.macros[name]
+        with self._g.function() as nodes:
+            result = self.run(macro.body, {each: each for each in macro.parameters})
+        opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in (("", self._g.opset), ("own", 1))]
+        made = onnx.helper.make_function("own", name, macro.parameters, [result], nodes, opsets)
+        self.functions[name] = made
+
     def model(self) -> onnx.ModelProto:
         """The model, its outputs typed as ONNX infers it and, where it does not, like x."""
         model = self._g.untyped(self.outputs)
+        model.functions.extend(self.functions.values())
         inferred = {v.name: v.type.tensor_type for v in _inferred(model)}
         x = self._case.dims(self._dynamic)
         for index, output in enumerate(model.graph.output):

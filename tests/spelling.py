@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from normfuse.models.graph_builder import GraphBuilder
 
@@ -53,6 +53,15 @@ class SpellingBuilder(GraphBuilder):
         self._scope = self._scopes
         yield self._nodes
         self._nodes, self._scope = outer, scope
+
+    @contextlib.contextmanager
+    def function(self) -> Iterator[list[onnx.NodeProto]]:
+        """Collects what is added as the nodes of a function, which has its constants as nodes."""
+        outer, self._initializers = self._initializers, {}
+        with self.nested() as nodes:
+            yield nodes
+        constants = [helper.make_node("Constant", [], [name], value=each) for name, each in self._initializers.items()]
+        nodes[:0], self._initializers = constants, outer
 
     def number(self, value: float, dtype: Any = None) -> str:
         """A constant of one element, in the builder's form."""

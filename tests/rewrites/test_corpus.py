@@ -193,8 +193,8 @@ def test_other_ways(form: Form, tmp_path: Path) -> None:
     assert not hosted or _hosted(changed, tmp_path) == hosted.strip()
     if "unrun" in form.case.options:
         return
-    for family in ("noise", "ramp", "outlier", "zeros behind"):
-        feeds = feeds_of(model, form.case, Family(family))
+    for turn, family in enumerate(("noise", "ramp", "outlier", "zeros behind")):
+        feeds = feeds_of(model, form.case, Family(family), turn)
         exact, got = (run(each, feeds, optimized=False) for each in (reference, changed))
         assert exact.keys() == got.keys()
         for name, array in exact.items():
@@ -222,10 +222,15 @@ def _hosted(model: onnx.ModelProto, folder: Path) -> str:
 def _steps(model: onnx.ModelProto, *, every: bool = False) -> str:
     """The operators of a graph, of ours the steps; without ``every`` those that its inputs reach, and no Shape."""
     constant = {"", *(tensor.name for tensor in model.graph.initializer)} - {each.name for each in model.graph.input}
-    return ", ".join(_of_graph(model.graph, constant, {}, every))
+    functions = {each.name: each for each in model.functions if each.domain != DOMAIN}
+    parts = [_of_graph(model.graph, constant, {}, every)]
+    parts += [iter([f"{name} ({', '.join(_of_graph(each, {''}, {}, every))})"]) for name, each in functions.items()]
+    return ", ".join(name for part in parts for name in part)
 
 
-def _of_graph(graph: onnx.GraphProto, constant: set[str], made_by: dict[str, str], every: bool) -> Iterator[str]:
+def _of_graph(
+    graph: onnx.GraphProto | onnx.FunctionProto, constant: set[str], made_by: dict[str, str], every: bool
+) -> Iterator[str]:
     for node in graph.node:
         made_by |= dict.fromkeys(node.output, node.op_type)
         graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
@@ -271,8 +276,8 @@ def _check_numbers(
         "provider": harness.create_session(custom if nodes else model, "ep", options),
         **({} if kernelless else {"original model": session_of(model, optimized=False)}),
     }
-    for family in ("noise", *random.Random(form.number).sample(FAMILIES[1:], 2)):
-        feeds = feeds_of(model, form.case, Family(family))
+    for turn, family in enumerate(("noise", *random.Random(form.number).sample(FAMILIES[1:], 2))):
+        feeds = feeds_of(model, form.case, Family(family), turn)
         results = {way: harness.run(session, feeds) for way, session in sessions.items()}
         exact = results.get("original model", {})
         if len(nodes) == 1 and [value.name for value in portable.graph.output] == [nodes[0].output[0]]:
