@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class Job:
     nodes: str
     opset: int = 17
     outputs: tuple[str, ...] = ("Y",)
+    torch: Callable[[Any, dict[str, Any]], Any] | None = None
     rewritten: bool = False  # normfuse.optimize goes first: the chain is in a decomposed spelling
     variants: dict[str, list[str]] = field(default_factory=dict)  # further rows of ORT: name -> optimisers left out
     sampled: int = 0
@@ -79,12 +80,12 @@ LAYER_NORM = {"axes": [-1], "epsilon": 1e-5}
 LAYER_NORMALIZATION = "LayerNormalization <axis = -1> ({}, scale, bias)"
 SOFTMAX = {"axes": [-1], "method": "softmax"}
 READS, WRITES = "d = DequantizeLinear (X, x_scale, x_zero_point)", "Y = QuantizeLinear ({}, y_scale, y_zero_point)"
-# After n: what its jobs are called, and its nodes.
+# Behind n: what its jobs are called, its nodes, and PyTorch's function.
 ACTIVATIONS = {
-    "Identity": ("", ""),
-    "Relu": (" -> Relu", "Y = Relu (n)"),
-    "Gelu": (" -> Gelu", "Y = Gelu (n)"),
-    "Swish": (" -> SiLU", "s = Sigmoid (n) Y = Mul (n, s)"),
+    "Identity": ("", "", ""),
+    "Relu": (" -> Relu", "Y = Relu (n)", "relu"),
+    "Gelu": (" -> Gelu", "Y = Gelu (n)", "gelu"),
+    "Swish": (" -> SiLU", "s = Sigmoid (n) Y = Mul (n, s)", "silu"),
 }
 
 
@@ -97,15 +98,18 @@ def norm(
     name: str, attributes: dict[str, Any], inputs: Arrays, node: str, activation: str = "Identity", **more: Any
 ) -> Job:
     """A normalisation with an activation behind it; {} in its name is what that is called."""
-    suffix, nodes = ACTIVATIONS[activation]
+    suffix, nodes, function = ACTIVATIONS[activation]
     made = f"{'n' if nodes else 'Y'} = {node} {nodes}"
-    return job(name.format(suffix), attributes | {"activation": activation}, inputs, made, **more)
+    plain = more.pop("torch")
+    torch = (lambda f, t: getattr(f, function)(plain(f, t))) if function else plain
+    return job(name.format(suffix), attributes | {"activation": activation}, inputs, made, torch=torch, **more)
 
 
 def layer_norm(shape: Sequence[int], activation: str = "Identity", dtype: Any = np.float32) -> Job:
     return norm(
         "LayerNorm{}", LAYER_NORM, {"X": normal(shape, dtype), **affine(shape[-1], dtype)},
         LAYER_NORMALIZATION.format("X"), activation, opset=20 if activation == "Gelu" else 17,
+        torch=lambda f, t: f.layer_norm(t["X"], t["X"].shape[-1:], t["scale"], t["bias"], 1e-5),
     )  # fmt: skip
 
 
@@ -113,6 +117,7 @@ def rms_norm(shape: Sequence[int]) -> Job:
     return norm(
         "RMSNorm", {**LAYER_NORM, "use_mean": 0}, {"X": normal(shape), "scale": affine(shape[-1])["scale"]},
         "RMSNormalization <axis = -1> (X, scale)", opset=23,
+        torch=lambda f, t: f.rms_norm(t["X"], t["X"].shape[-1:], t["scale"], 1e-5),
     )  # fmt: skip
 
 
@@ -121,6 +126,7 @@ def instance_norm(shape: Sequence[int], activation: str = "Identity") -> Job:
         "InstanceNorm{}", {"axes": list(range(2, len(shape))), "epsilon": 1e-5, "affine_align": "channel"},
         {"X": normal(shape), **affine(shape[1])},
         "InstanceNormalization <epsilon = 1e-05> (X, scale, bias)", activation,
+        torch=lambda f, t: f.instance_norm(t["X"], weight=t["scale"], bias=t["bias"], eps=1e-5),
     )  # fmt: skip
 
 
@@ -129,23 +135,32 @@ def group_norm(shape: Sequence[int], groups: int, activation: str = "Identity") 
     return norm(
         f"GroupNorm{{}}, {groups} groups", {"num_groups": groups, "epsilon": 1e-5, "affine_align": "channel"},
         {"X": normal(shape), **affine(shape[1])}, node, activation, opset=21,
+        torch=lambda f, t: f.group_norm(t["X"], groups, t["scale"], t["bias"], 1e-5),
     )  # fmt: skip
 
 
 def add_layer_norm(shape: Sequence[int], *, with_sum: bool) -> Job:
+    def torch(f: Any, t: dict[str, Any]) -> Any:
+        total = t["X"] + t["residual"]
+        return f.layer_norm(total, total.shape[-1:], t["scale"], t["bias"], 1e-5), total
+
     return job(
         f"Add -> LayerNorm{' and the sum' * with_sum}", dict(LAYER_NORM),
         {"X": normal(shape), "residual": normal(shape, seed=4), **affine(shape[-1])},
-        f"sum = Add (X, residual) Y = {LAYER_NORMALIZATION.format('sum')}",
+        f"sum = Add (X, residual) Y = {LAYER_NORMALIZATION.format('sum')}", torch=torch,
         outputs=("Y", "sum") if with_sum else ("Y",),
         variants={} if with_sum else {"ORT, SkipLayerNormFusion off": ["SkipLayerNormFusion"]},
     )  # fmt: skip
 
 
 def mean_variance(shape: Sequence[int], axes: Sequence[int], sampled: int) -> Job:
+    def torch(_f: Any, t: dict[str, Any]) -> Any:
+        centred = t["X"] - t["X"].mean(axes, keepdim=True)
+        return centred / (centred.square().mean(axes, keepdim=True).sqrt() + 1e-9)
+
     return job(
         f"MVN axes {','.join(map(str, axes))}", {"axes": list(axes), "epsilon": 1e-9, "epsilon_on": "stddev"},
-        {"X": normal(shape)}, f"Y = MeanVarianceNormalization <axes = {list(axes)}> (X)", sampled=sampled,
+        {"X": normal(shape)}, f"Y = MeanVarianceNormalization <axes = {list(axes)}> (X)", torch=torch, sampled=sampled,
     )  # fmt: skip
 
 
@@ -162,7 +177,8 @@ def quantised_layer_norm(shape: Sequence[int], activation: str = "Identity") -> 
 
 def softmax(shape: Sequence[int], axis: int) -> Job:
     nodes = f"Y = Softmax <axis = {axis}> (X)"
-    return job(f"Softmax axis {axis}", SOFTMAX | {"axes": [axis]}, {"X": normal(shape)}, nodes)
+    torch = lambda f, t: f.softmax(t["X"], axis)  # noqa: E731
+    return job(f"Softmax axis {axis}", SOFTMAX | {"axes": [axis]}, {"X": normal(shape)}, nodes, torch=torch)
 
 
 def masked_softmax(shape: Sequence[int]) -> Job:
@@ -171,6 +187,7 @@ def masked_softmax(shape: Sequence[int]) -> Job:
         "Mul -> Add -> Softmax", SOFTMAX | {"steps_before": "Mul"},
         {"X": normal(shape), "residual": mask, "operand_0": np.asarray(0.125, np.float32)},
         "m = Mul (X, operand_0) a = Add (m, residual) Y = Softmax <axis = -1> (a)",
+        torch=lambda f, t: f.softmax(t["X"] * t["operand_0"] + t["residual"], -1),
     )  # fmt: skip
 
 
@@ -194,6 +211,7 @@ def decomposed(name: str, shape: Sequence[int], nodes: str, **numbers: float) ->
     """An activation in a spelling that `normfuse.optimize` finds."""
     constants = " ".join(f"{key} = Constant <value = float {{{value!r}}}> ()" for key, value in numbers.items())
     more: dict[str, Any] = {"operator": "FusedActivation", "rewritten": True}
+    more["torch"] = lambda f, t: getattr(f, name.lower())(t["X"])
     return job(f"{name}, decomposed", {"activation": name}, {"X": normal(shape)}, f"{constants} {nodes}", **more)
 
 

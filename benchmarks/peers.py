@@ -1,9 +1,13 @@
-"""How ONNX Runtime and normfuse run a job: what one call does is one run, with inputs and outputs bound."""
+"""How each peer runs a job: everything is prepared first, then one call is one run with inputs and outputs bound."""
 
 from __future__ import annotations
 
+import importlib.util
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +30,7 @@ class Prepared:
 TRIVIAL = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["": 17]> trivial (float[1] X) => (float[1] Y) { Y = Neg (X) }'
 ).SerializeToString()
+TRIVIAL_INPUT = {"X": np.ones(1, np.float32)}
 
 
 def aligned(array: Array) -> onnxruntime.OrtValue:
@@ -86,10 +91,89 @@ class Peer:
         return Prepared(*bound(session, {n: job.inputs[n] for n in job.activations}), note)
 
     def overhead(self, threads: int) -> Call:
-        return bound(self.session(TRIVIAL, threads), {"X": np.ones(1, np.float32)})[0]
+        return bound(self.session(TRIVIAL, threads), TRIVIAL_INPUT)[0]
 
 
-ORT = "ORT"
+class OpenVino:
+    label = "OpenVINO"
+
+    def __init__(self) -> None:
+        import openvino
+
+        self.core = openvino.Core()
+        self.tensor = openvino.Tensor
+
+    def request(self, model: bytes, inputs: Arrays, threads: int) -> tuple[Call, Callable[[], Arrays]]:
+        options = {
+            "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32",
+        }  # fmt: skip
+        compiled = self.core.compile_model(self.core.read_model(model), "CPU", options)
+        request = compiled.create_infer_request()
+        for name, value in inputs.items():
+            request.set_tensor(name, self.tensor(value))
+        names = [output.get_any_name() for output in compiled.outputs]
+        return request.infer, lambda: {name: np.array(request.get_tensor(name).data) for name in names}
+
+    def prepare(self, job: Job, threads: int) -> Prepared:
+        return Prepared(*self.request(job.model(), {n: job.inputs[n] for n in job.activations}, threads))
+
+    def overhead(self, threads: int) -> Call:
+        return self.request(TRIVIAL, TRIVIAL_INPUT, threads)[0]
+
+
+class PyTorch:
+    """torch.nn.functional in inference mode; PyTorch allocates its outputs in every call."""
+
+    label = "PyTorch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+
+    def prepare(self, job: Job, threads: int) -> Prepared:
+        if job.torch is None:
+            raise LookupError("PyTorch has no such operator")
+        tensors = {name: self.torch.from_numpy(value) for name, value in job.inputs.items()}
+        function, functional, state = job.torch, self.torch.nn.functional, {}
+        self.torch.set_num_threads(threads)
+
+        def call() -> None:
+            with self.torch.inference_mode():
+                state["Y"] = function(functional, tensors)
+
+        def outputs() -> Arrays:
+            value = state["Y"]
+            return {"Y": (value[0] if isinstance(value, tuple) else value).numpy()}
+
+        return Prepared(call, outputs)
+
+    def overhead(self, threads: int) -> Call:
+        value = self.torch.ones(1)
+        self.torch.set_num_threads(threads)
+
+        def call() -> None:
+            with self.torch.inference_mode():
+                self.torch.neg(value)
+
+        return call
+
+
+def installed(names: list[str] | None = None) -> list[Any]:
+    """Every peer that this environment has; ORT and normfuse always."""
+    peers: list[Any] = [Peer("ORT"), Peer()]
+    for module, peer in (("openvino", OpenVino), ("torch", PyTorch)):
+        if importlib.util.find_spec(module) and (names is None or peer.label in names):
+            peers.append(peer())
+    return peers
+
+
+def versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
+    for name in ("normfuse", "onnxruntime", "numpy", "openvino", "torch"):
+        if importlib.util.find_spec(name):
+            found[name] = version(name)
+    return found
 
 
 def copy_of(total_bytes: int) -> Call:

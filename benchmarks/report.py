@@ -27,12 +27,24 @@ def error(row: Any) -> str:
     return "" if row is None or row.error is None else f"{row.error:.1e}"
 
 
+def best_peer(result: Any) -> str:
+    """The fastest one that is neither ORT nor normfuse, and how many times our time it takes."""
+    others = {k: v for k, v in result.ratios.items() if not k.startswith("ORT") and k not in ("normfuse", "copy")}
+    if not others:
+        return ""
+    name = min(others, key=lambda key: others[key])
+    return f"{others[name]:.2f} ({name})"
+
+
 def markdown(results: list[Any], machine_name: str, versions: dict[str, str]) -> str:
     lines = [f"{machine_name}; " + ", ".join(f"{name} {number}" for name, number in versions.items())]
     for threads in sorted({result.threads for result in results}):
         lines += ["", f"### {threads} thread{'s' if threads > 1 else ''}", ""]
-        lines.append("| job | normfuse | GB/s | share of a copy | ORT / normfuse | ns/element | error | ORT's error |")
-        lines.append("|---|---|---|---|---|---|---|---|")
+        lines.append(
+            "| job | normfuse | GB/s | share of a copy | ORT / normfuse | best other peer / normfuse | ns/element | "
+            "error | ORT's error |"
+        )
+        lines.append("|---|---|---|---|---|---|---|---|---|")
         for result in (r for r in results if r.threads == threads):
             lines += table_rows(result)
     return "\n".join(lines) + "\n"
@@ -52,6 +64,7 @@ def table_rows(result: Any) -> list[str]:
         f"{result.gigabytes_per_second('normfuse'):.1f}",
         f"{result.share:.2f}",
         "; ".join([ratio_to_ort(result), *variants]),
+        best_peer(result),
         f"{ours.seconds * 1e9 / result.elements:.3f}",
         error(ours),
         error(result.rows["ORT"]),

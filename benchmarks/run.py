@@ -1,11 +1,13 @@
-"""Measure chains: ``python benchmarks/run.py [--quick] [--check] [--repeat N] [--output FOLDER]``.
+"""Measure normfuse against its peers: ``python benchmarks/run.py [--quick] [--check] [--repeat N] [--output FOLDER]``.
 
-Every job runs on ONNX Runtime's CPU execution provider and on normfuse, in turns within one process, with one thread
-and with two. A time is the median over the rounds of a turn's fastest call, a ratio the median over the rounds of the
-ratio within each round, beside the middle half of those. With one thread it is processor time. The cost of calling a
-session without any work is taken off (``overhead`` in the JSON). GB/s counts each input and output byte of the fused
-job once; its share is of a copy that moves the same bytes in the same round. The error is against float64, by the
-tests' oracle: the largest of |got - exact| / max(1, |exact|), or quantisation steps for an integer output.
+Every job runs on ONNX Runtime's CPU execution provider, on normfuse, and on OpenVINO and PyTorch where they are
+installed, in turns within one process, with one thread and with two. A time is the median over the rounds of a turn's
+fastest call, a ratio the median over the rounds of the ratio within each round, beside the middle half of those: what
+else runs on the machine disturbs both sides of a ratio. With one thread it is processor time, of which neighbours take
+only what they take of the caches and of memory. The cost of calling a session without any work is measured as
+well and taken off (``overhead`` in the JSON). GB/s counts each input and output byte of the fused job once; its share
+is of a copy that moves the same bytes in the same round. The error is against float64, by the tests' oracle: the
+largest of |got - exact| / max(1, |exact|), or quantisation steps for an integer output.
 
 With ``--repeat`` all of that is done N times, and each job is reported by the run whose ratio to ORT is the median.
 
@@ -22,7 +24,6 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def timed(call: Callable[[], None], count: int, clock: Callable[[], float]) -> f
 def measure(
     calls: dict[str, Callable[[], None]], rounds: int, slice_seconds: float, threads: int
 ) -> dict[str, list[float]]:
-    """Seconds of a call in every round. They take turns, in another order each round."""
+    """Seconds of a call in every round. Peers take turns, in another order each round."""
     clock = time.process_time if threads == 1 else time.perf_counter
     counts = {}
     for name, call in calls.items():
@@ -134,11 +135,21 @@ def error_of(job: Job, got: np.ndarray[Any, Any]) -> float:
     return float((np.abs(got - expected.exact) / np.maximum(1, np.abs(expected.exact))).max())
 
 
+def peers_of(job: Job, everybody: list[Any]) -> list[Any]:
+    return everybody + [peers.Peer(label, off) for label, off in job.variants.items()]
+
+
 def run_job(
-    job: Job, threads: int, everybody: list[peers.Peer], overheads: dict[str, float], rounds: int, slice_seconds: float
+    job: Job, threads: int, everybody: list[Any], overheads: dict[str, float], rounds: int, slice_seconds: float
 ) -> Result:
-    both = [*everybody, *(peers.Peer(label, off) for label, off in job.variants.items())]
-    prepared = {peer.label: peer.prepare(job, threads) for peer in both}
+    prepared, failures = {}, {}
+    for peer in peers_of(job, everybody):
+        try:
+            prepared[peer.label] = peer.prepare(job, threads)
+        except Exception as error:
+            if peer.label in ("ORT", "normfuse"):
+                raise
+            failures[peer.label] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     for one in prepared.values():
         one.call()
     results = {label: one.outputs() for label, one in prepared.items()}
@@ -157,6 +168,8 @@ def run_job(
         ratios = [a / b for a, b in zip(values, times["normfuse"], strict=True)]
         low, result.ratios[label], high = statistics.quantiles(ratios, n=4)
         result.middle[label] = (low, high)
+    for label, reason in failures.items():
+        print(f"  {label} does not run {job.name}: {reason}", file=sys.stderr)
     return result
 
 
@@ -166,7 +179,7 @@ def of_median_run(runs: list[Result]) -> Result:
     return replace(runs[(len(runs) - 1) // 2], runs=[run.ratios["ORT"] for run in runs])
 
 
-def call_overheads(everybody: list[peers.Peer], threads: int) -> dict[str, float]:
+def call_overheads(everybody: list[Any], threads: int) -> dict[str, float]:
     calls = {peer.label: peer.overhead(threads) for peer in everybody}
     return {name: min(values) for name, values in measure(calls, 7, 0.005, threads).items()}
 
@@ -192,7 +205,7 @@ def positive(text: str) -> int:
 
 def run_all(jobs: list[Job], arguments: argparse.Namespace) -> list[Result]:
     rounds, slice_seconds = (5, 0.004) if arguments.quick else (31, 0.02)
-    everybody = [peers.Peer(peers.ORT), peers.Peer()]
+    everybody = peers.installed(arguments.peers)
     results = []
     for threads in arguments.threads:
         overheads = call_overheads(everybody, threads)
@@ -210,6 +223,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="run N times and report median runs")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--jobs", default="", help="only jobs whose name contains this")
+    parser.add_argument("--peers", nargs="*", help="of OpenVINO and PyTorch only these (default: what is installed)")
     parser.add_argument(
         "--output", type=Path, default=HERE.parent / "build" / "benchmarks", help="folder of the results"
     )
@@ -229,16 +243,16 @@ def main() -> int:
         runs.append(run_all(jobs, arguments))
     results = [of_median_run(list(each)) for each in zip(*runs, strict=True)]
 
-    machine, versions = report.machine(), {name: version(name) for name in ("normfuse", "onnxruntime", "numpy")}
+    machine = report.machine()
     data = {
         "machine": machine,
-        "versions": versions,
+        "versions": peers.versions(),
         "quick": arguments.quick,
         "results": [asdict(r) for r in results],
     }
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "results.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    (arguments.output / "results.md").write_text(report.markdown(results, machine, versions), encoding="utf-8")
+    (arguments.output / "results.md").write_text(report.markdown(results, machine, peers.versions()), encoding="utf-8")
     (arguments.output / "results.svg").write_text(report.plot(results), encoding="utf-8")
     print(f"written to {arguments.output}")
     if not arguments.check:
