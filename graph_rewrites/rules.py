@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from normfuse.graph_rewrites.chains.affine import ActivationBias, ActivationScale, GateBefore, StepBehind
+from normfuse.graph_rewrites.chains.affine import ActivationOperand, GateBefore, StepBehind
 from normfuse.graph_rewrites.chains.casts import NarrowedResult, WidenedInput
 from normfuse.graph_rewrites.chains.chains_before import (
-    DequantizeInput,
-    DequantizeOperand,
-    DequantizeParameter,
-    DequantizeResidual,
+    DequantizeTensor,
     RequantizedSum,
     ResidualAdd,
     ResidualBias,
@@ -64,14 +61,10 @@ CHAINS: tuple[type[FusionRule], ...] = (
     PairBehind,
     ResidualAdd,
     ResidualBias,
-    DequantizeInput,
+    DequantizeTensor,
     RequantizedSum,
-    DequantizeResidual,
-    DequantizeParameter,
-    DequantizeOperand,
     PairInFront,
-    ActivationBias,
-    ActivationScale,
+    ActivationOperand,
     GateBefore,
     StepBehind,
     NarrowedResult,

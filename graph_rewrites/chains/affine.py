@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,8 +14,6 @@ from normfuse.graph_rewrites.engine.labels import is_further
 from normfuse.graph_rewrites.engine.pattern import node_of
 from normfuse.graph_rewrites.engine.rule import FusionRule, fused_activation, fused_normalization
 from normfuse.graph_rewrites.engine.sites import Declined
-
-__all__ = ["ActivationBias", "ActivationScale", "GateBefore", "StepBehind"]
 
 # ONNX Runtime takes the factor of an operand into these.
 _PRODUCTS = ("MatMul", "Gemm")
@@ -120,62 +117,8 @@ def _is_quantized_behind(root: ir.Node) -> bool:
     return False
 
 
-class _ActivationOperand(FusionRule):
-    """A constant operand of a Mul or an Add in front of an activation: the first step of the fused node."""
-
-    op_type: ClassVar[str]
-    operand: ClassVar[str]
-    #: Inputs of the fused node that come before this one, or are this one.
-    taken_by: ClassVar[Sequence[str]]
-    #: (producer of x, x, operand) -> whether ONNX Runtime makes one node of it and the operator, which is faster.
-    joins: Callable[[ir.Node, ir.Value, ir.Value], bool]
-
-    def check(self, root: ir.Node, x: ir.Value, operand: ir.Value, activated: ir.Value) -> None:
-        x, operand = self.facts.constant_last(x, operand)
-        fused = Fused.of(activated)
-        if fused.has(*self.taken_by) or fused.align != "trailing":
-            raise Declined("unsupported_operator", op_type=self.op_type, where=f"twice in front of {label(root)}")
-        if not self.facts.is_constant(operand) or self.facts.is_constant(x):
-            raise Declined("parameter_not_constant", parameter=label(operand), node=label(root))
-        self.require_one_type(x, operand, self.op_type)
-        producer = x.producer()
-        if producer is not None and self.joins(producer, x, operand):
-            detail = f"the {self.op_type} becomes part of its {producer.op_type}"
-            raise Declined("not_profitable", node=label(producer), detail=detail)
-        self.facts.require_fits(operand, x, self.operand)
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, operand: ir.Value, activated: ir.Value) -> ir.Value:
-        fused = Fused.of(activated)
-        fused.inputs["X"], operand = self.facts.constant_last(x, operand)
-        fused.put(self.op_type, self.operand, operand, 0)
-        return fused.emit(tape)[0]
-
-
-class ActivationBias(_ActivationOperand):
-    """A bias in front of a decomposed activation, as a linear layer leaves behind.
-
-    Before::
-
-        Y = FusedActivation(Add(x, bias))
-
-    After::
-
-        Y = FusedActivation(x, bias, steps="Add bias")
-    """
-
-    op_type, operand = "Add", "bias"
-    taken_by = ("bias", "scale", "x_scale")
-
-    def pattern(self, op: Any, x: Any, operand: Any) -> Any:
-        return fused_activation(op, op.Add(x, operand))
-
-    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
-        require_no_gemm(self.facts, x, operand)
-        return producer.op_type == "Conv"
-
-
-class ActivationScale(_ActivationOperand):
-    """A constant scale in front of an activation, and of its bias.
+class ActivationOperand(FusionRule):
+    """A bias in front of a decomposed activation, as a linear layer leaves behind, or a scale in front of that.
 
     Before::
 
@@ -186,14 +129,36 @@ class ActivationScale(_ActivationOperand):
         Y = FusedActivation(x, scale, bias, steps="Mul scale; Add bias")
     """
 
-    op_type, operand = "Mul", "scale"
-    taken_by = ("scale", "x_scale")
+    spellings = ("Add bias", "Mul scale")
 
     def pattern(self, op: Any, x: Any, operand: Any) -> Any:
-        return fused_activation(op, op.Mul(x, operand))
+        return fused_activation(op, getattr(op, self.spelling.split()[0])(x, operand))
 
-    def joins(self, producer: ir.Node, x: ir.Value, operand: ir.Value) -> bool:
-        return producer.op_type in (_PRODUCTS if self.facts.scalar(operand) is not None else ("Conv",))
+    def check(self, root: ir.Node, x: ir.Value, operand: ir.Value, activated: ir.Value) -> Fused:
+        op_type, name = self.spelling.split()
+        x, operand = self.facts.constant_last(x, operand)
+        fused = Fused.of(activated)
+        if fused.has(name, "scale", "x_scale") or fused.align != "trailing":
+            raise Declined("unsupported_operator", op_type=op_type, where=f"twice in front of {label(root)}")
+        if not self.facts.is_constant(operand) or self.facts.is_constant(x):
+            raise Declined("parameter_not_constant", parameter=label(operand), node=label(root))
+        self.require_one_type(x, operand, op_type)
+        producer = x.producer()
+        if producer is not None:
+            self._require_no_host_fusion(op_type, producer, x, operand)
+        self.facts.require_fits(operand, x, name)
+        fused.inputs["X"] = x
+        fused.put(op_type, name, operand, 0)
+        return fused
+
+    def _require_no_host_fusion(self, op_type: str, producer: ir.Node, x: ir.Value, operand: ir.Value) -> None:
+        """Decline where ONNX Runtime makes one node of the operator and the one in front of it, which is faster."""
+        if op_type == "Add":
+            require_no_gemm(self.facts, x, operand)
+        takes = _PRODUCTS if op_type == "Mul" and self.facts.scalar(operand) is not None else ("Conv",)
+        if producer.op_type in takes:
+            detail = f"the {op_type} becomes part of its {producer.op_type}"
+            raise Declined("not_profitable", node=label(producer), detail=detail)
 
 
 class GateBefore(FusionRule):
@@ -216,7 +181,7 @@ class GateBefore(FusionRule):
             return fused_normalization(op, gated)
         return fused_normalization(op, residual=gated)
 
-    def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> None:
+    def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
         swaps = self.spelling == "residual" and fused.pairs_before
@@ -235,6 +200,10 @@ class GateBefore(FusionRule):
         if self.spelling == "residual":
             # What is gated becomes X, which Y has the shape of.
             self.facts.require_fits(fused.inputs["X"], gated, "X")
+            fused.inputs["residual"] = fused.inputs["X"]
+        fused.inputs["X"] = x
+        fused.put("Mul", "", gate, 0, before=True)
+        return fused
 
     def _roles(self, a: ir.Value, b: ir.Value, gated: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return the operand that has the shape of the product, and the other one."""
@@ -249,14 +218,3 @@ class GateBefore(FusionRule):
         if dims is None or whole is None or len(dims) != len(whole):
             return False
         return any(p == 1 and d != 1 for p, d in zip(dims, whole, strict=True))
-
-    def rewrite(
-        self, tape: ir.tape.Tape, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value
-    ) -> list[ir.Value]:
-        fused = Fused.of(normalized)
-        x, gate = self._roles(x, gate, gated)
-        if self.spelling == "residual":
-            fused.inputs["residual"] = fused.inputs["X"]
-        fused.inputs["X"] = x
-        fused.put("Mul", "", gate, 0, before=True)
-        return fused.emit(tape)[:1]

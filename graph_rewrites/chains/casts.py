@@ -13,8 +13,6 @@ from normfuse.graph_rewrites.engine.pattern import node_of
 from normfuse.graph_rewrites.engine.rule import FusionRule, fused_of
 from normfuse.graph_rewrites.engine.sites import Declined
 
-__all__ = ["NarrowedResult", "WidenedInput"]
-
 _OPERATORS = ("FusedNormalization", "FusedActivation")
 
 
@@ -36,16 +34,14 @@ class NarrowedResult(FusionRule):
         cast = node_of(("",), CASTS)
         return cast(fused_of(op, self.spelling), _allow_other_inputs=True, _outputs=["narrowed"])
 
-    def check(self, root: ir.Node, inner: ir.Value, narrowed: ir.Value) -> None:
+    def check(self, root: ir.Node, inner: ir.Value, narrowed: ir.Value) -> Fused:
         fused = Fused.of(inner)
         target = self.facts.cast_target(root)
         x = fused.inputs["X"]
         source = self.facts.dtype(self.facts.strip(x))
         if fused.quantizes or fused.first is not None or target not in FLOAT_TYPES or source != target:
             raise Declined("unsupported_type", tensor=label(narrowed), type=target, what="the chain")
-
-    def rewrite(self, tape: ir.tape.Tape, inner: ir.Value, narrowed: ir.Value) -> ir.Value:
-        return Fused.of(inner).emit(tape)[0]
+        return fused
 
 
 class WidenedInput(FusionRule):
@@ -66,15 +62,12 @@ class WidenedInput(FusionRule):
         cast = node_of(("",), CASTS)
         return fused_of(op, self.spelling, cast(x, _allow_other_inputs=True, _outputs=["widened"]))
 
-    def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, widened: ir.Value) -> None:
+    def check(self, root: ir.Node, x: ir.Value, inner: ir.Value, widened: ir.Value) -> Fused:
         fused = Fused.of(inner)
         dtype = self.require_float(x)
         if self.facts.strip(widened) is not self.facts.strip(x) or self.facts.dtype(inner) != dtype:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with another result type")
         if fused.first is not None or fused.joined:
             raise Declined("unsupported_type", tensor=label(x), type=dtype, what="a chain with a residual")
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, inner: ir.Value, widened: ir.Value) -> ir.Value:
-        fused = Fused.of(inner)
         fused.inputs["X"] = x
-        return fused.emit(tape)[0]
+        return fused

@@ -13,17 +13,9 @@ from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.graph_rewrites.engine.host_fusions import require_no_gemm
 from normfuse.graph_rewrites.engine.labels import is_further
 from normfuse.graph_rewrites.engine.matching import is_used_outside
-from normfuse.graph_rewrites.engine.rule import FusionRule, fused_activation, fused_normalization, fused_of
+from normfuse.graph_rewrites.engine.rule import FusionRule, fused_normalization, fused_of
 from normfuse.graph_rewrites.engine.sites import Declined
-
-__all__ = [
-    "DequantizeInput",
-    "DequantizeOperand",
-    "DequantizeParameter",
-    "DequantizeResidual",
-    "RequantizedSum",
-    "ResidualAdd",
-]
+from normfuse.spec import ProgramStep
 
 
 class ResidualAdd(FusionRule):
@@ -43,7 +35,7 @@ class ResidualAdd(FusionRule):
         total = op.Add(a, b, _outputs=["total"])
         return fused_normalization(op, total), total
 
-    def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> None:
+    def check(self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any) -> Fused:
         fused = Fused.of(normalized)
         if fused.first is not None or fused.joined:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
@@ -51,8 +43,11 @@ class ResidualAdd(FusionRule):
             # The output sum is what is normalised.
             first = label(total.producer() or root)
             raise Declined("has_other_consumers", value=total.name, first=first, second=label(root))
-        x, other, _operand = self._roles(a, b, total)
+        x, other, operand = self._roles(a, b, total)
         self.require_one_type(x, other, "Add")
+        fused.inputs["X"] = x
+        fused.put("Add", operand, other, 0, before=True)
+        return fused
 
     def _roles(self, a: ir.Value, b: ir.Value, total: ir.Value) -> tuple[ir.Value, ir.Value, str]:
         """Return X, the other operand and its label: X has the sum's rank; a constant vector is a bias."""
@@ -67,15 +62,6 @@ class ResidualAdd(FusionRule):
             if rank is not None and rank_other is not None and rank >= rank_other:
                 return x, other, "residual"
         raise Declined("unknown_type_or_rank", tensor=label(total))
-
-    def rewrite(
-        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **_: Any
-    ) -> list[ir.Value]:
-        fused = Fused.of(normalized)
-        x, other, operand = self._roles(a, b, total)
-        fused.inputs["X"] = x
-        fused.put("Add", operand, other, 0, before=True)
-        return fused.emit(tape)[:2]
 
 
 class RequantizedSum(ResidualAdd):
@@ -101,13 +87,13 @@ class RequantizedSum(ResidualAdd):
 
     def check(
         self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
-    ) -> None:
+    ) -> Fused:
         fused = Fused.of(normalized)
-        scale, zero_point = named["sum_scale"], named.get("sum_zero_point")
+        zero_point = named.get("sum_zero_point")
         if fused.first is None or fused.joined or fused.pairs_before or fused.has("sum_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")
         for name, written, read in (
-            ("scale", scale, fused.inputs["x_scale"]),
+            ("scale", named["sum_scale"], fused.inputs["x_scale"]),
             ("zero point", zero_point, fused.inputs.get("x_zero_point")),
         ):
             if written is None and read is None:
@@ -121,20 +107,14 @@ class RequantizedSum(ResidualAdd):
         x, other, operand = self._roles(a, b, total)
         if operand != "residual" or self.require_float(x) != self.require_float(other):
             raise Declined("unsupported_operator", op_type="Add", where=f"of a bias in front of {label(root)}")
-
-    def rewrite(
-        self, tape: ir.tape.Tape, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
-    ) -> list[ir.Value]:
-        fused = Fused.of(normalized)
-        x, other, operand = self._roles(a, b, total)
-        scale, zero_point = fused.inputs.pop("x_scale"), named.get("sum_zero_point")
+        scale = fused.inputs.pop("x_scale")
         fused.inputs.pop("x_zero_point", None)
         fused.first = None
         fused.inputs["X"] = x
         fused.before.clear()  # at most the type of a sum that was not quantised
         fused.put("Add", operand, other, 0, before=True)
         fused.requantize((scale, zero_point))
-        return fused.emit(tape)[:2]
+        return fused
 
 
 class ResidualBias(FusionRule):
@@ -157,30 +137,27 @@ class ResidualBias(FusionRule):
             return fused_normalization(op, added)
         return fused_normalization(op, residual=added)
 
-    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> None:
+    def check(self, root: ir.Node, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> Fused:
         x, bias = self.facts.constant_last(x, bias)
-        fused = Fused.of(normalized)
-        prefix = "x" if self.spelling == "X" else "residual"
-        stepped = self.spelling == "X" and any(is_further(step.operand) for step in fused.joined)
+        fused, tensor = Fused.of(normalized), self.spelling
+        stepped = tensor == "X" and any(is_further(step.operand) for step in fused.joined)
         stepped = stepped or fused.pairs_before
-        if not fused.has("residual") or fused.has("residual_bias", f"{prefix}_scale") or stepped:
+        if not fused.has("residual") or fused.has("residual_bias", f"{tensor.lower()}_scale") or stepped:
             raise Declined("unsupported_operator", op_type="Add", where=f"twice in front of {label(root)}")
         if not self.facts.is_constant(bias) or (self.facts.rank(bias) or 0) > 1 or self.facts.is_constant(x):
             raise Declined("parameter_not_constant", parameter=label(bias), node=label(root))
         self.require_one_type(x, bias, "Add")
         require_no_gemm(self.facts, x, bias)
         self.facts.require_fits(bias, x, "residual_bias", (-1,))
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any) -> ir.Value:
-        fused = Fused.of(normalized)
-        tensor = "X" if self.spelling == "X" else "residual"
-        fused.inputs[tensor], bias = self.facts.constant_last(x, bias)
+        fused.inputs[tensor] = x
         fused.put("Add", "residual_bias", bias, len(fused.joined), before=True)
-        return fused.emit(tape)[0]
+        return fused
 
 
-class DequantizeInput(FusionRule):
-    """Dequantisation of the input, of a normalisation or of an activation.
+class DequantizeTensor(FusionRule):
+    """Dequantisation of the input, or of what a step reads.
+
+    That is the residual, a gate, or scale and bias, which quantisers store as int8 and int32.
 
     Before::
 
@@ -191,100 +168,35 @@ class DequantizeInput(FusionRule):
         Y = FusedNormalization(x, ..., x_scale, x_zero_point)
     """
 
-    spellings = ("FusedNormalization", "FusedActivation")
-
-    def pattern(self, op: Any, dequantized: Any) -> Any:
-        if self.spelling == "FusedActivation":
-            return fused_activation(op, dequantized, output="result")
-        return fused_normalization(op, dequantized, output="result")
-
-    def check(self, root: ir.Node, dequantized: ir.Value, result: ir.Value) -> Fused:
-        fused = Fused.of(result)
-        node = dequantization_of(dequantized)
-        if fused.first is not None:
-            raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
-        dequantize(self.facts, fused, node, "X")
-        return fused
-
-
-class DequantizeResidual(FusionRule):
-    """Dequantisation of the residual.
-
-    Before::
-
-        Y = FusedNormalization(x, ..., DequantizeLinear(residual, scale, zero_point))
-
-    After::
-
-        Y = FusedNormalization(x, ..., residual, ..., residual_scale, residual_zero_point)
-    """
-
-    def pattern(self, op: Any, dequantized: Any) -> Any:
-        return fused_normalization(op, residual=dequantized)
-
-    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
-        fused = Fused.of(normalized)
-        node = dequantization_of(dequantized)
-        dequantize(self.facts, fused, node, "residual")
-        return fused
-
-
-class DequantizeOperand(FusionRule):
-    """Dequantisation of what a step behind the chain reads, such as a gate.
-
-    Before::
-
-        Y = FusedActivation(x, DequantizeLinear(operand, scale, zero_point), steps="...; Mul operand")
-
-    After::
-
-        Y = FusedActivation(x, operand, scale, zero_point, steps="...; Mul operand scale=... zero_point=...")
-    """
-
-    spellings = tuple(
-        f"{operator} operand_{index}" for operator in ("FusedNormalization", "FusedActivation") for index in range(4)
+    spellings = (
+        *("FusedNormalization X", "FusedActivation X", "FusedNormalization residual"),
+        *("FusedNormalization scale", "FusedNormalization bias"),
+        *(
+            f"{operator} operand_{index}"
+            for operator in ("FusedNormalization", "FusedActivation")
+            for index in range(4)
+        ),
     )
 
     def pattern(self, op: Any, dequantized: Any) -> Any:
-        operator, operand = self.spelling.split()
-        return fused_of(op, operator, **{operand: dequantized})
+        operator, tensor = self.spelling.split()
+        return fused_of(op, operator, **{tensor: dequantized})
 
     def check(self, root: ir.Node, dequantized: ir.Value, inner: ir.Value) -> Fused:
-        fused, operand = Fused.of(inner), self.spelling.split()[1]
+        fused, tensor = Fused.of(inner), self.spelling.split()[1]
         node = dequantization_of(dequantized)
-        step = fused.step(operand)
+        if tensor == "X" and fused.first is not None:
+            raise Declined("unsupported_operator", op_type="DequantizeLinear", where=f"twice in front of {label(node)}")
+        if tensor in ("scale", "bias") and not self.facts.is_constant(node.inputs[0]):
+            raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
+        if is_further(tensor):
+            self._require_step(fused.step(tensor), node, root)
+            if self.facts.rank(inner) is None:
+                raise Declined("unknown_type_or_rank", tensor=label(inner))
+        dequantize(self.facts, fused, node, tensor)
+        return fused
+
+    def _require_step(self, step: ProgramStep | None, node: ir.Node, root: ir.Node) -> None:
         if step is None or step.is_activation or self.facts.dtype(node.inputs[0]) in integers_of(8):
             # Sums and products of bytes have kernels of their own in ONNX Runtime.
             raise Declined("unsupported_operator", op_type=node.op_type, where=f"in front of {label(root)}")
-        if self.facts.rank(inner) is None:
-            raise Declined("unknown_type_or_rank", tensor=label(inner))
-        dequantize(self.facts, fused, node, operand)
-        return fused
-
-
-class DequantizeParameter(FusionRule):
-    """Dequantisation of scale or bias, which quantisers store as int8 and int32.
-
-    Before::
-
-        Y = FusedNormalization(x, DequantizeLinear(scale, scale_scale, scale_zero_point))
-
-    After::
-
-        Y = FusedNormalization(x, scale, ..., scale_scale, scale_zero_point)
-    """
-
-    spellings = ("scale", "bias")
-
-    def pattern(self, op: Any, dequantized: Any) -> Any:
-        if self.spelling == "scale":
-            return fused_normalization(op, scale=dequantized)
-        return fused_normalization(op, bias=dequantized)
-
-    def check(self, root: ir.Node, dequantized: ir.Value, normalized: ir.Value) -> Fused:
-        fused = Fused.of(normalized)
-        node = dequantization_of(dequantized)
-        if not self.facts.is_constant(node.inputs[0]):
-            raise Declined("parameter_not_constant", at=node, parameter=label(dequantized), node=label(node))
-        dequantize(self.facts, fused, node, self.spelling)
-        return fused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -26,14 +27,6 @@ from normfuse.graph_rewrites.engine.rule import (
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.graph_rewrites.spellings.activations import any_activation, may_go_on, read_activation
 
-__all__ = [
-    "NormalizationActivation",
-    "NormalizationBias",
-    "NormalizationScale",
-    "QuantizeOutput",
-    "QuantizedActivation",
-]
-
 
 def _require_open(fused: Fused, root: ir.Node, *inputs: str) -> None:
     """Decline if the fused node has one of the inputs, an activation, further steps or a quantisation already."""
@@ -56,20 +49,17 @@ class NormalizationScale(FusionRule):
     def pattern(self, op: Any, scale: Any) -> Any:
         return op.Mul(fused_normalization(op), scale)
 
-    def check(self, root: ir.Node, normalized: ir.Value, scale: ir.Value) -> None:
+    def check(self, root: ir.Node, normalized: ir.Value, scale: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         if not self._unit_affine(fused):
             _require_open(fused, root, "scale", "bias")
         _require_open(fused, root)
         self.require_float(scale)
         self.facts.require_fits(scale, normalized, "scale", self.counted_from_end(fused["axes"], normalized))
-
-    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, scale: ir.Value) -> ir.Value:
-        fused = Fused.of(normalized)
         for unit in ("scale", "bias"):
             fused.drop(unit)
         fused.put("Mul", "scale", scale, 0)
-        return fused.emit(tape)[0]
+        return fused
 
     def _unit_affine(self, fused: Fused) -> bool:
         """True if scale is all ones and bias all zeros, as exporters fill in what the operator requires."""
@@ -92,7 +82,7 @@ class NormalizationBias(FusionRule):
     def pattern(self, op: Any, bias: Any) -> Any:
         return op.Add(fused_normalization(op), bias)
 
-    def check(self, root: ir.Node, normalized: ir.Value, bias: ir.Value) -> None:
+    def check(self, root: ir.Node, normalized: ir.Value, bias: ir.Value) -> Fused:
         fused = Fused.of(normalized)
         zeros = fused.has("bias") and self.facts.all_equal(fused.inputs["bias"], 0) and fused.align == "trailing"
         _require_open(fused, root, *(() if zeros else ("bias",)))
@@ -104,12 +94,9 @@ class NormalizationBias(FusionRule):
             # A tensor of the full shape is not a bias but the next residual connection.
             raise Declined("parameter_not_constant", parameter=f"bias {label(bias)}", node=label(root))
         self.facts.require_fits(bias, normalized, "bias", self.counted_from_end(fused["axes"], normalized))
-
-    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, bias: ir.Value) -> ir.Value:
-        fused = Fused.of(normalized)
         fused.drop("bias")  # zeros
         fused.put("Add", "bias", bias, len(fused.affine))
-        return fused.emit(tape)[0]
+        return fused
 
 
 class NormalizationActivation(FusionRule):
@@ -132,48 +119,48 @@ class NormalizationActivation(FusionRule):
             return any_activation(op, normalized, output="activated", parts=True)
         return fused_activation(op, normalized)
 
-    def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> None:
+    def check(self, root: ir.Node, normalized: ir.Value, activated: ir.Value) -> Fused:
         if may_go_on(root):
             where = f"where a formula goes on behind it, {label(root)}"
             raise Declined("unsupported_operator", op_type=root.op_type, where=where)
         fused = Fused.of(normalized)
         if not fused.further:
             _require_open(fused, root)
-        activation = self._activation(activated)
+        behind = self._behind(root) if self.spelling == "canonical" else Fused.of(activated)
+        if behind.affine or behind.first is not None:
+            where = f"between normalisation and activation, {label(root)}"
+            raise Declined("unsupported_operator", op_type="Add", where=where)
+        activation = behind.activation
         if fused.quantizes or (fused.further and activation.slope is not None):
             raise Declined("unsupported_operator", op_type=root.op_type, where=f"behind {label(root)}")
-        if activation.slope is not None:
-            if not self.facts.is_constant(activation.slope):
-                raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(root))
-            self.facts.require_fits(
-                activation.slope, normalized, "slope", self.counted_from_end(fused["axes"], normalized)
-            )
+        require_constant_slope(
+            self.facts, activation, normalized, root, self.counted_from_end(fused["axes"], normalized)
+        )
+        fused.activate(activation)
+        for step in behind.further:
+            fused.append(step, behind.inputs)
+        if behind.last is not None:
+            fused.store(behind.last, behind.inputs)
+        return fused
 
-    def rewrite(self, tape: ir.tape.Tape, normalized: ir.Value, activated: ir.Value) -> ir.Value:
-        fused = Fused.of(normalized)
-        fused.activate(self._activation(activated))
-        if self.spelling == "decomposed":
-            behind = Fused.of(activated)
-            for step in behind.further:
-                fused.append(step, behind.inputs)
-            if behind.last is not None:
-                fused.store(behind.last, behind.inputs)
-        return fused.emit(tape)[0]
-
-    def _activation(self, activated: ir.Value) -> Activation:
-        node = activated.producer()
-        assert node is not None
-        if self.spelling == "decomposed":
-            behind = Fused.of(activated)
-            if behind.affine or behind.first is not None:
-                raise Declined(
-                    "unsupported_operator", op_type="Add", where=f"between normalisation and activation, {label(node)}"
-                )
-            return behind.activation
-        activation, bias = read_activation(node, self.facts, self.facts.opsets)
+    def _behind(self, root: ir.Node) -> Fused:
+        activation, bias = read_activation(root, self.facts, self.facts.opsets)
         if bias is not None:
-            raise Declined("unsupported_operator", op_type=node.op_type, where="behind a normalisation")
-        return activation
+            raise Declined("unsupported_operator", op_type=root.op_type, where="behind a normalisation")
+        fused = Fused("FusedActivation")
+        fused.activate(activation)
+        return fused
+
+
+def require_constant_slope(
+    facts: Facts, activation: Activation, x: ir.Value, node: ir.Node, axes: Sequence[int] = ()
+) -> None:
+    """Decline an activation whose slope is no constant that fits x."""
+    if activation.slope is None:
+        return
+    if not facts.is_constant(activation.slope):
+        raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(node))
+    facts.require_fits(activation.slope, x, "slope", axes)
 
 
 class QuantizedActivation(FusionRule):
@@ -236,10 +223,7 @@ class QuantizedActivation(FusionRule):
         node = activated.producer()
         assert node is not None
         activation, bias = read_activation(node, self.facts, self.facts.opsets)
-        if activation.slope is not None:
-            if not self.facts.is_constant(activation.slope):
-                raise Declined("parameter_not_constant", parameter=f"slope {label(activation.slope)}", node=label(node))
-            self.facts.require_fits(activation.slope, x, "slope")
+        require_constant_slope(self.facts, activation, x, node)
         fused = Fused("FusedActivation", {"X": x})
         if bias is not None:
             self.facts.require_fits(bias, x, "bias")

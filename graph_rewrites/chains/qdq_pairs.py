@@ -37,8 +37,6 @@ from normfuse.graph_rewrites.engine.rule import FusionRule, clipped_or_not, dequ
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import ProgramStep
 
-__all__ = ["PairBehind", "PairInFront"]
-
 # float8 is left: whoever has kernels for it wants the two nodes.
 _TAKEN = frozenset({*integers_of(2), *integers_of(4), *integers_of(16)})
 _CLIPPED = frozenset({*integers_of(8), *integers_of(16)})
