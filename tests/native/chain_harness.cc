@@ -6,7 +6,9 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <sstream>
 
+#include "chain/operator_node.h"
 #include "spec/formulas.h"
 #include "test_cases.h"
 
@@ -232,6 +234,90 @@ const Tensor& Case::Of(const TensorRef& ref) const {
 void Case::FillContext(ArrayContext* context) const {
   for (const auto& tensor : tensors) context->AddInput(tensor.get());
   context->SetOutputTypes(output_types);
+}
+
+namespace {
+
+struct StepsAttribute : NodeAttributes {
+  std::string steps;
+  bool GetInt(const char*, int64_t*) const override { return false; }
+  bool GetFloat(const char*, float*) const override { return false; }
+  bool GetInts(const char*, std::vector<int64_t>*) const override { return false; }
+  bool GetString(const char* name, std::string* value) const override {
+    *value = steps;
+    return std::strcmp(name, "steps") == 0;
+  }
+};
+
+// "X", and what stands behind the names of steps and arguments.
+std::vector<std::string> Labels(std::string steps) {
+  std::replace(steps.begin(), steps.end(), ';', ' ');
+  std::istringstream words(steps);
+  std::vector<std::string> labels = {"X"};
+  for (std::string word; words >> word;) labels.push_back(word.substr(word.find('=') + 1));
+  return labels;
+}
+
+DataType TypeOfName(const std::string& name) {
+  for (int number = 0; number < kTypeSlots; ++number) {
+    if (name == NameOf(static_cast<DataType>(number))) return static_cast<DataType>(number);
+  }
+  return DataType::kFloat32;
+}
+
+// "float32[2,768]", "int8(3)" or "0.05".
+Tensor TensorOf(const std::string& text, uint32_t seed) {
+  const size_t bracket = text.find_first_of("[(");
+  const DataType type = TypeOfName(text.substr(0, bracket));
+  std::vector<int64_t> dims;
+  if (bracket == std::string::npos || text[bracket] == '(') {
+    Tensor number = MakeTensor(type, {});
+    number.Set(0, std::atof(text.c_str() + (bracket == std::string::npos ? 0 : bracket + 1)));
+    return number;
+  }
+  std::istringstream sizes(text.substr(bracket + 1));
+  for (int64_t dim = 0; sizes >> dim; sizes.ignore()) dims.push_back(dim);
+  return FewValues(type, std::move(dims), seed);
+}
+
+}  // namespace
+
+Case FromSteps(const std::string& steps, const std::vector<NamedTensor>& tensors) {
+  Case c;
+  StepsAttribute attribute;
+  attribute.steps = steps;
+  const bool normalizes = steps.find("Normalize") != std::string::npos || steps.find("oftmax") != std::string::npos;
+  const bool sums = steps.find("Emit") != std::string::npos;
+  OperatorNode node;
+  node.kind = normalizes ? OperatorKind::kFusedNormalization : OperatorKind::kFusedActivation;
+  node.name = "node";
+  node.attributes = &attribute;
+  node.outputs_used = {true, sums};
+  for (const std::string& label : Labels(steps)) {
+    const auto given =
+        std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& each) { return each.name == label; });
+    if (given == tensors.end()) continue;
+    TensorFacts& facts = node.inputs.emplace_back();
+    facts.present = true;
+    facts.type = given->tensor.type;
+    if (given->constant) facts.constant = c.Add(given->tensor, true).constant;
+    c.Add(given->tensor, false);  // at the node's own index
+  }
+  const std::optional<Declined> declined = ChainFromOperator(node, &c.steps.emplace());
+  EXPECT(!declined, steps + ": " + (declined ? declined->message : ""));
+  c.output_types = {c.steps->store.type};
+  if (sums) c.output_types.push_back(c.steps->before.back().type);
+  return c;
+}
+
+Case FromSteps(const std::string& steps, const std::string& tensors, std::vector<NamedTensor> more) {
+  std::istringstream words(tensors);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    const auto seed = static_cast<uint32_t>(more.size() + 1);
+    more.push_back({word.substr(0, equals), TensorOf(word.substr(equals + 1), seed), word[0] > 'Z'});
+  }
+  return FromSteps(steps, more);
 }
 
 namespace {

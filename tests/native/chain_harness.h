@@ -92,6 +92,18 @@ struct Case {
   std::vector<std::pair<const ConstantTensor*, const Tensor*>> constants_by_value;
 };
 
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+  bool constant = false;
+};
+
+// The chain of a node's program and tensors, X among them; those that its steps do not name are left out.
+Case FromSteps(const std::string& steps, const std::vector<NamedTensor>& tensors);
+// The same with some tensors as text, "X=float32[2,768] g=[768] s=0.05 z=int8(3)": of few values, or of one number; float32
+// where no type stands. Names that begin with a capital letter are those of inputs, others of constants.
+Case FromSteps(const std::string& steps, const std::string& tensors, std::vector<NamedTensor> more = {});
+
 inline constexpr double kEps = 0x1p-24;  // half a unit in the last place of float32 at 1
 
 // What an implementation may do with the formula.

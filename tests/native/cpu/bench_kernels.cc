@@ -70,244 +70,98 @@ class BenchContext final : public ExecutionContext {
   std::vector<std::vector<unsigned char>> outputs_;
 };
 
-Tensor Random(DataType type, std::vector<int64_t> dims) {
-  static uint32_t seed = 0;
-  return FewValues(type, std::move(dims), ++seed);
-}
-
-Case Plain(std::vector<int64_t> dims, DataType x, DataType y) {
-  Case c;
-  c.parts.name = "bench";
-  c.parts.x.type = x;
-  c.parts.x.tensor = c.Add(Random(x, std::move(dims)), false);
-  c.parts.y_type = y;
-  c.output_types = {y};
-  if (IsQuantized(x)) {
-    c.parts.x.quantization.scale = c.Add(MakeFloats({}, {0.05}), true);
-    Tensor zero = MakeTensor(x, {});
-    zero.Set(0, 3);
-    c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
-  }
-  if (IsQuantized(y)) {
-    c.parts.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
-    Tensor zero = MakeTensor(y, {});
-    zero.Set(0, 5);
-    c.parts.y_quantization.zero_point = c.Add(std::move(zero), true);
-  }
-  return c;
-}
-
-void Affine(Case* c, DataType type, std::vector<int64_t> dims, bool bias) {
-  c->parts.scale.type = type;
-  c->parts.scale.tensor = c->Add(Random(type, dims), true);
-  if (!bias) return;
-  c->parts.bias.type = type;
-  c->parts.bias.tensor = c->Add(Random(type, dims), true);
-}
-
-Case Layer(std::vector<int64_t> dims, DataType x = DataType::kFloat32, DataType y = DataType::kFloat32,
-           Activation activation = Activation::kIdentity) {
-  Case c = Plain(dims, x, y);
-  c.parts.normalization.axes = {-1};
-  Affine(&c, IsFloat(x) ? x : DataType::kFloat32, {dims.back()}, true);
-  c.parts.activation.kind = activation;
-  c.parts.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
-  return c;
-}
-
-Case Rms(std::vector<int64_t> dims) {
-  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.parts.normalization.axes = {-1};
-  c.parts.normalization.use_mean = false;
-  Affine(&c, DataType::kFloat32, {dims.back()}, false);
-  return c;
-}
-
-Case Softmax(std::vector<int64_t> dims, DataType type = DataType::kFloat32, int64_t axis = -1,
-             Method method = Method::kSoftmax) {
-  Case c = Plain(std::move(dims), type, type);
-  c.parts.normalization.method = method;
-  c.parts.normalization.axes = {axis};
-  return c;
-}
-
-// Of scores times a number, plus a mask along the row, whose last `hidden` elements are `mask`.
-Case MaskedSoftmax(std::vector<int64_t> dims, int64_t hidden = 0, float mask = 0.0f) {
-  const int64_t width = dims.back();
-  Case c = Softmax(std::move(dims));
-  Operand factor;
-  factor.name = "factor";
-  factor.type = DataType::kFloat32;
-  factor.tensor = c.Add(MakeFloats({}, {0.125}), true);
-  c.parts.before.push_back(Mul(factor));
-  c.parts.residual.type = DataType::kFloat32;
-  Tensor addend = Random(DataType::kFloat32, {width});
-  for (int64_t i = width - hidden; i < width; ++i) addend.Set(i, mask);
-  c.parts.residual.tensor = c.Add(std::move(addend), false);
-  return c;
-}
-
-Case AddLayer(std::vector<int64_t> dims, bool sum, DataType type = DataType::kFloat32) {
-  Case c = Layer(dims, type, type);
-  c.parts.residual.type = type;
-  c.parts.residual.tensor = c.Add(Random(type, dims), false);
-  if (sum) {
-    c.parts.sum_output = 1;
-    c.parts.sum_type = type;
-    c.output_types.push_back(type);
-  }
-  return c;
-}
-
-Case Mvn(std::vector<int64_t> dims, std::vector<int64_t> axes) {
-  Case c = Plain(std::move(dims), DataType::kFloat32, DataType::kFloat32);
-  c.parts.normalization.axes = std::move(axes);
-  c.parts.normalization.epsilon = 1e-9f;
-  c.parts.normalization.epsilon_on = EpsilonOn::kStddev;
-  return c;
-}
-
-Case Instance(std::vector<int64_t> dims, Activation activation) {
-  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.parts.normalization.axes = {2, 3};
-  c.parts.affine_align = Align::kChannel;
-  Affine(&c, DataType::kFloat32, {dims[1]}, true);
-  c.parts.activation.kind = activation;
-  return c;
-}
-
-Case Group(std::vector<int64_t> dims, int64_t groups, Activation activation) {
-  Case c = Plain(dims, DataType::kFloat32, DataType::kFloat32);
-  c.parts.normalization.num_groups = groups;
-  c.parts.affine_align = Align::kChannel;
-  Affine(&c, DataType::kFloat32, {dims[1]}, true);
-  c.parts.activation.kind = activation;
-  c.parts.activation.params[0] = 1.0f;
-  return c;
-}
-
-// With a Mul and an Add of one number for each channel behind the affine.
-Case ModulatedGroup(std::vector<int64_t> dims, int64_t groups, Activation activation) {
-  Case c = Group(dims, groups, Activation::kIdentity);
-  Operand operand;
-  operand.name = "modulation";
-  operand.type = DataType::kFloat32;
-  operand.tensor = c.Add(Random(DataType::kFloat32, {dims[0], dims[1], 1, 1}), false);
-  c.parts.behind = {Mul(operand), Add(operand)};
-  if (activation != Activation::kIdentity) c.parts.behind.push_back(Activate({activation, {1.0f}}));
-  return c;
-}
-
-Case Dequantize(int form) {
-  Case c = Plain({4096, 1024}, DataType::kInt8, DataType::kFloat32);
-  c.parts.normalizes = false;
-  if (form < 0) return c;
-  c.parts.x.quantization.axis = form;
-  c.parts.x.quantization.scale = c.Add(Random(DataType::kFloat32, {form == 0 ? 4096 : 1024}), true);
-  Tensor zero = Random(DataType::kInt8, {form == 0 ? 4096 : 1024});
-  c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
-  return c;
-}
-
-Case Elementwise(std::vector<int64_t> dims, Activation activation, DataType x = DataType::kFloat32,
-                 DataType y = DataType::kFloat32) {
-  Case c = Plain(std::move(dims), x, y);
-  c.parts.normalizes = false;
-  c.parts.activation.kind = activation;
-  for (int i = 0; i < 2; ++i) c.parts.activation.params[i] = kActivations[static_cast<int>(activation)].defaults[i];
-  return c;
-}
-
-// Times another tensor of the same shape: the gates of SwiGLU, GeGLU and LSTM cells.
-Case Gate(std::vector<int64_t> dims, Activation activation, DataType type = DataType::kFloat32) {
-  Case c = Elementwise(dims, activation, type, type);
-  Operand operand;
-  operand.name = "operand";
-  operand.type = type;
-  operand.tensor = c.Add(Random(type, std::move(dims)), false);
-  c.parts.behind.push_back(Mul(operand));
-  return c;
-}
-
 struct Entry {
   const char* name;
-  std::function<Case()> make;
+  const char* steps;
+  const char* tensors;
+  int hidden = 0;  // elements at the end of the mask that have this value
+  float mask = 0;
 };
 
-const DataType kF32 = DataType::kFloat32;
-const DataType kF16 = DataType::kFloat16;
-const DataType kI8 = DataType::kInt8;
+#define STORED "Dequantize scale=s zero_point=z"
+#define DQ STORED "; "
+#define Q "; Quantize scale=t zero_point=u"
+#define QUANTIZED " s=0.05 z=int8(3) t=0.037 u=int8(5)"
+#define LAYER "Normalize axes=-1; Mul g; Add b"
+#define CHANNELS "; Mul g align=channel; Add b align=channel"
+#define OF(size) " g=[" size "] b=[" size "]"
+#define HALVES(size) " g=float16[" size "] b=float16[" size "]"
+#define MVN(axes) "Normalize epsilon=1e-09 epsilon_on=stddev axes=" axes
+#define GROUPS "Normalize num_groups=32" CHANNELS
+#define MODULATED GROUPS "; Mul M; Add A"
+#define NUMBERS " M=[1,64,1,1] A=[1,64,1,1]"
+#define MASKED "Mul f; Add M; Softmax axes=-1"
 
-const Entry kEntries[] = {
-    {"LayerNorm f32 [1,1,768]", [] { return Layer({1, 1, 768}); }},
-    {"LayerNorm f32 [1,128,768]", [] { return Layer({1, 128, 768}); }},
-    {"LayerNorm f32 [1,1024,768]", [] { return Layer({1, 1024, 768}); }},
-    {"Add->LayerNorm f32 [1,1024,768]", [] { return AddLayer({1, 1024, 768}, false); }},
-    {"LayerNorm f32 [8,512,768]", [] { return Layer({8, 512, 768}); }},
-    {"LayerNorm f32 [32,512,1024]", [] { return Layer({32, 512, 1024}); }},
-    {"LayerNorm f16 [8,512,768]", [] { return Layer({8, 512, 768}, kF16, kF16); }},
-    {"LayerNorm f32 [1,64,4096]", [] { return Layer({1, 64, 4096}); }},
-    {"LayerNorm f32 [8,512,770]", [] { return Layer({8, 512, 770}); }},
-    {"Softmax f32 [1536,128]", [] { return Softmax({1536, 128}); }},
-    {"Softmax f32 [64,4096]", [] { return Softmax({64, 4096}); }},
-    {"Softmax f32 axis 1 [1,12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 1); }},
-    {"Softmax f32 axis 2 [12,384,384]", [] { return Softmax({1, 12, 384, 384}, kF32, 2); }},
-    {"Softmax f16 [1536,128]", [] { return Softmax({1536, 128}, kF16); }},
-    {"LogSoftmax f32 [1536,20]", [] { return Softmax({1536, 20}, kF32, -1, Method::kLogSoftmax); }},
-    {"LogSoftmax f32 [128,1000]", [] { return Softmax({128, 1000}, kF32, -1, Method::kLogSoftmax); }},
-    {"LogSoftmax f32 axis 1 [1,21,32,32]", [] { return Softmax({1, 21, 32, 32}, kF32, 1, Method::kLogSoftmax); }},
-    {"DQ->Softmax->Q i8 [12,384,384]", [] { return Softmax({12, 384, 384}, kI8); }},
-    {"Mul->Add->Softmax f32 [12,128,128]", [] { return MaskedSoftmax({12, 128, 128}); }},
-    {"Mul->Add->Softmax f32 [12,384,384]", [] { return MaskedSoftmax({12, 384, 384}); }},
-    {"Mul->Add->Softmax f32 [24,34,34], hidden by -1e4", [] { return MaskedSoftmax({24, 34, 34}, 10, -1e4f); }},
-    {"Mul->Add->Softmax f32 [24,49,49], hidden by -100", [] { return MaskedSoftmax({24, 49, 49}, 21, -100.0f); }},
-    {"LayerNorm f16 [64,5120]", [] { return Layer({64, 5120}, kF16, kF16); }},
-    {"Add->LayerNorm f16 [64,5120]", [] { return AddLayer({64, 5120}, false, kF16); }},
-    {"RMSNorm f32 [1,128,768]", [] { return Rms({1, 128, 768}); }},
-    {"RMSNorm f32 [8,512,768]", [] { return Rms({8, 512, 768}); }},
-    {"LayerNorm->Relu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kRelu); }},
-    {"LayerNorm->Gelu f32 [1,128,768]", [] { return Layer({1, 128, 768}, kF32, kF32, Activation::kGelu); }},
-    {"LayerNorm->SiLU f32 [1,128,768]", [] { return Layer({1, 128, 768}, kF32, kF32, Activation::kSwish); }},
-    {"LayerNorm f16 [1,128,768]", [] { return Layer({1, 128, 768}, kF16, kF16); }},
-    {"DQ->LayerNorm->Q i8 [1,128,768]", [] { return Layer({1, 128, 768}, kI8, kI8); }},
-    {"DQ->LayerNorm->Gelu->Q i8 [1,128,768]", [] { return Layer({1, 128, 768}, kI8, kI8, Activation::kGelu); }},
-    {"LayerNorm->Gelu f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kGelu); }},
-    {"LayerNorm->SiLU f32 [8,512,768]", [] { return Layer({8, 512, 768}, kF32, kF32, Activation::kSwish); }},
-    {"Add->LayerNorm f32 [1,128,384]", [] { return AddLayer({1, 128, 384}, false); }},
-    {"Add->LayerNorm f32 [8,512,768]", [] { return AddLayer({8, 512, 768}, false); }},
-    {"Add->LayerNorm,sum f32 [8,512,768]", [] { return AddLayer({8, 512, 768}, true); }},
-    {"Add->LayerNorm f16 [8,512,768]", [] { return AddLayer({8, 512, 768}, false, kF16); }},
-    {"MVN [8,64,128,128] 0,2,3", [] { return Mvn({8, 64, 128, 128}, {0, 2, 3}); }},
-    {"MVN [8,64,128,128] 2,3", [] { return Mvn({8, 64, 128, 128}, {2, 3}); }},
-    {"MVN [8,64,128,128] 1,2,3", [] { return Mvn({8, 64, 128, 128}, {1, 2, 3}); }},
-    {"MVN [8,64,128,128] 1", [] { return Mvn({8, 64, 128, 128}, {1}); }},
-    {"MVN [8,128,128,64] 0,1,2", [] { return Mvn({8, 128, 128, 64}, {0, 1, 2}); }},
-    {"InstanceNorm [8,64,128,128]", [] { return Instance({8, 64, 128, 128}, Activation::kIdentity); }},
-    {"InstanceNorm->Relu [8,64,128,128]", [] { return Instance({8, 64, 128, 128}, Activation::kRelu); }},
-    {"GroupNorm [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kIdentity); }},
-    {"GroupNorm->SiLU [2,320,64,64]", [] { return Group({2, 320, 64, 64}, 32, Activation::kSwish); }},
-    {"GroupNorm [1,128,8,8]", [] { return Group({1, 128, 8, 8}, 32, Activation::kIdentity); }},
-    {"GroupNorm [1,64,32,32]", [] { return Group({1, 64, 32, 32}, 32, Activation::kIdentity); }},
-    {"GroupNorm modulated [1,64,64,64]", [] { return ModulatedGroup({1, 64, 64, 64}, 32, Activation::kIdentity); }},
-    {"GroupNorm modulated->SiLU [1,64,64,64]", [] { return ModulatedGroup({1, 64, 64, 64}, 32, Activation::kSwish); }},
-    {"DQ->LayerNorm->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8); }},
-    {"DQ->LayerNorm->Gelu->Q i8 [8,512,768]", [] { return Layer({8, 512, 768}, kI8, kI8, Activation::kGelu); }},
-    {"DequantizeLinear i8 tensor [4096,1024]", [] { return Dequantize(-1); }},
-    {"DequantizeLinear i8 axis 0 [4096,1024]", [] { return Dequantize(0); }},
-    {"DequantizeLinear i8 axis 1 [4096,1024]", [] { return Dequantize(1); }},
-    {"Gelu f32 4M", [] { return Elementwise({4096, 1024}, Activation::kGelu); }},
-    {"HardSwish f32 4M", [] { return Elementwise({4096, 1024}, Activation::kHardSwish); }},
-    {"HardSwish f32 64K", [] { return Elementwise({64, 1024}, Activation::kHardSwish); }},
-    {"DQ->HardSwish->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kHardSwish, kI8, kI8); }},
-    {"DQ->Gelu->Q i8 4M", [] { return Elementwise({4096, 1024}, Activation::kGelu, kI8, kI8); }},
-    {"SiLU * gate f32 [64,256]", [] { return Gate({64, 256}, Activation::kSwish); }},
-    {"SiLU * gate f32 256K", [] { return Gate({128, 2048}, Activation::kSwish); }},
-    {"SiLU * gate f32 4M", [] { return Gate({4096, 1024}, Activation::kSwish); }},
-    {"Gelu * gate f32 256K", [] { return Gate({128, 2048}, Activation::kGelu); }},
-    {"Tanh * gate f32 [64,256]", [] { return Gate({64, 256}, Activation::kTanh); }},
-    {"SiLU * gate f16 256K", [] { return Gate({128, 2048}, Activation::kSwish, kF16); }},
-    {"SiLU f32 64K", [] { return Elementwise({64, 1024}, Activation::kSwish); }},
-    {"Relu f32 64", [] { return Elementwise({64}, Activation::kRelu); }},
+constexpr Entry kEntries[] = {
+    {"LayerNorm f32 [1,1,768]", LAYER, "X=[1,1,768]" OF("768")},
+    {"LayerNorm f32 [1,128,768]", LAYER, "X=[1,128,768]" OF("768")},
+    {"LayerNorm f32 [1,1024,768]", LAYER, "X=[1,1024,768]" OF("768")},
+    {"Add->LayerNorm f32 [1,1024,768]", "Add R; " LAYER, "X=[1,1024,768] R=[1,1024,768]" OF("768")},
+    {"LayerNorm f32 [8,512,768]", LAYER, "X=[8,512,768]" OF("768")},
+    {"LayerNorm f32 [32,512,1024]", LAYER, "X=[32,512,1024]" OF("1024")},
+    {"LayerNorm f16 [8,512,768]", LAYER, "X=float16[8,512,768]" HALVES("768")},
+    {"LayerNorm f32 [1,64,4096]", LAYER, "X=[1,64,4096]" OF("4096")},
+    {"LayerNorm f32 [8,512,770]", LAYER, "X=[8,512,770]" OF("770")},
+    {"Softmax f32 [1536,128]", "Softmax axes=-1", "X=[1536,128]"},
+    {"Softmax f32 [64,4096]", "Softmax axes=-1", "X=[64,4096]"},
+    {"Softmax f32 axis 1 [1,12,384,384]", "Softmax axes=1", "X=[1,12,384,384]"},
+    {"Softmax f32 axis 2 [12,384,384]", "Softmax axes=2", "X=[1,12,384,384]"},
+    {"Softmax f16 [1536,128]", "Softmax axes=-1", "X=float16[1536,128]"},
+    {"LogSoftmax f32 [1536,20]", "LogSoftmax axes=-1", "X=[1536,20]"},
+    {"LogSoftmax f32 [128,1000]", "LogSoftmax axes=-1", "X=[128,1000]"},
+    {"LogSoftmax f32 axis 1 [1,21,32,32]", "LogSoftmax axes=1", "X=[1,21,32,32]"},
+    {"DQ->Softmax->Q i8 [12,384,384]", DQ "Softmax axes=-1" Q, "X=int8[12,384,384]" QUANTIZED},
+    {"Mul->Add->Softmax f32 [12,128,128]", MASKED, "X=[12,128,128] f=0.125 M=[128]"},
+    {"Mul->Add->Softmax f32 [12,384,384]", MASKED, "X=[12,384,384] f=0.125 M=[384]"},
+    {"Mul->Add->Softmax f32 [24,34,34], hidden by -1e4", MASKED, "X=[24,34,34] f=0.125 M=[34]", 10, -1e4f},
+    {"Mul->Add->Softmax f32 [24,49,49], hidden by -100", MASKED, "X=[24,49,49] f=0.125 M=[49]", 21, -100.0f},
+    {"LayerNorm f16 [64,5120]", LAYER, "X=float16[64,5120]" HALVES("5120")},
+    {"Add->LayerNorm f16 [64,5120]", "Add R; " LAYER, "X=float16[64,5120] R=float16[64,5120]" HALVES("5120")},
+    {"RMSNorm f32 [1,128,768]", "Normalize axes=-1 use_mean=0; Mul g", "X=[1,128,768] g=[768]"},
+    {"RMSNorm f32 [8,512,768]", "Normalize axes=-1 use_mean=0; Mul g", "X=[8,512,768] g=[768]"},
+    {"LayerNorm->Relu f32 [8,512,768]", LAYER "; Relu", "X=[8,512,768]" OF("768")},
+    {"LayerNorm->Gelu f32 [1,128,768]", LAYER "; Gelu", "X=[1,128,768]" OF("768")},
+    {"LayerNorm->SiLU f32 [1,128,768]", LAYER "; Swish", "X=[1,128,768]" OF("768")},
+    {"LayerNorm f16 [1,128,768]", LAYER, "X=float16[1,128,768]" HALVES("768")},
+    {"DQ->LayerNorm->Q i8 [1,128,768]", DQ LAYER Q, "X=int8[1,128,768]" OF("768") QUANTIZED},
+    {"DQ->LayerNorm->Gelu->Q i8 [1,128,768]", DQ LAYER "; Gelu" Q, "X=int8[1,128,768]" OF("768") QUANTIZED},
+    {"LayerNorm->Gelu f32 [8,512,768]", LAYER "; Gelu", "X=[8,512,768]" OF("768")},
+    {"LayerNorm->SiLU f32 [8,512,768]", LAYER "; Swish", "X=[8,512,768]" OF("768")},
+    {"Add->LayerNorm f32 [1,128,384]", "Add R; " LAYER, "X=[1,128,384] R=[1,128,384]" OF("384")},
+    {"Add->LayerNorm f32 [8,512,768]", "Add R; " LAYER, "X=[8,512,768] R=[8,512,768]" OF("768")},
+    {"Add->LayerNorm,sum f32 [8,512,768]", "Add R; Emit; " LAYER, "X=[8,512,768] R=[8,512,768]" OF("768")},
+    {"Add->LayerNorm f16 [8,512,768]", "Add R; " LAYER, "X=float16[8,512,768] R=float16[8,512,768]" HALVES("768")},
+    {"MVN [8,64,128,128] 0,2,3", MVN("0,2,3"), "X=[8,64,128,128]"},
+    {"MVN [8,64,128,128] 2,3", MVN("2,3"), "X=[8,64,128,128]"},
+    {"MVN [8,64,128,128] 1,2,3", MVN("1,2,3"), "X=[8,64,128,128]"},
+    {"MVN [8,64,128,128] 1", MVN("1"), "X=[8,64,128,128]"},
+    {"MVN [8,128,128,64] 0,1,2", MVN("0,1,2"), "X=[8,128,128,64]"},
+    {"InstanceNorm [8,64,128,128]", "Normalize axes=2,3" CHANNELS, "X=[8,64,128,128]" OF("64")},
+    {"InstanceNorm->Relu [8,64,128,128]", "Normalize axes=2,3" CHANNELS "; Relu", "X=[8,64,128,128]" OF("64")},
+    {"GroupNorm [2,320,64,64]", GROUPS, "X=[2,320,64,64]" OF("320")},
+    {"GroupNorm->SiLU [2,320,64,64]", GROUPS "; Swish", "X=[2,320,64,64]" OF("320")},
+    {"GroupNorm [1,128,8,8]", GROUPS, "X=[1,128,8,8]" OF("128")},
+    {"GroupNorm [1,64,32,32]", GROUPS, "X=[1,64,32,32]" OF("64")},
+    {"GroupNorm modulated [1,64,64,64]", MODULATED, "X=[1,64,64,64]" OF("64") NUMBERS},
+    {"GroupNorm modulated->SiLU [1,64,64,64]", MODULATED "; Swish", "X=[1,64,64,64]" OF("64") NUMBERS},
+    {"DQ->LayerNorm->Q i8 [8,512,768]", DQ LAYER Q, "X=int8[8,512,768]" OF("768") QUANTIZED},
+    {"DQ->LayerNorm->Gelu->Q i8 [8,512,768]", DQ LAYER "; Gelu" Q, "X=int8[8,512,768]" OF("768") QUANTIZED},
+    {"DequantizeLinear i8 tensor [4096,1024]", STORED, "X=int8[4096,1024]" QUANTIZED},
+    {"DequantizeLinear i8 axis 0 [4096,1024]", STORED " axis=0", "X=int8[4096,1024] s=[4096] z=int8[4096]"},
+    {"DequantizeLinear i8 axis 1 [4096,1024]", STORED " axis=1", "X=int8[4096,1024] s=[1024] z=int8[1024]"},
+    {"Gelu f32 4M", "Gelu", "X=[4096,1024]"},
+    {"HardSwish f32 4M", "HardSwish", "X=[4096,1024]"},
+    {"HardSwish f32 64K", "HardSwish", "X=[64,1024]"},
+    {"DQ->HardSwish->Q i8 4M", DQ "HardSwish" Q, "X=int8[4096,1024]" QUANTIZED},
+    {"DQ->Gelu->Q i8 4M", DQ "Gelu" Q, "X=int8[4096,1024]" QUANTIZED},
+    {"SiLU * gate f32 [64,256]", "Swish; Mul G", "X=[64,256] G=[64,256]"},
+    {"SiLU * gate f32 256K", "Swish; Mul G", "X=[128,2048] G=[128,2048]"},
+    {"SiLU * gate f32 4M", "Swish; Mul G", "X=[4096,1024] G=[4096,1024]"},
+    {"Gelu * gate f32 256K", "Gelu; Mul G", "X=[128,2048] G=[128,2048]"},
+    {"Tanh * gate f32 [64,256]", "Tanh; Mul G", "X=[64,256] G=[64,256]"},
+    {"SiLU * gate f16 256K", "Swish; Mul G", "X=float16[128,2048] G=float16[128,2048]"},
+    {"SiLU f32 64K", "Swish", "X=[64,1024]"},
+    {"Relu f32 64", "Relu", "X=[64]"},
 };
 
 // Time of this thread alone, which other processes on the machine do not lengthen.
@@ -366,25 +220,26 @@ void Measure(const char* name, const Case& c, double budget) {
   std::fflush(stdout);
 }
 
+Case Make(const Entry& entry) {
+  Case c = FromSteps(entry.steps, entry.tensors);
+  for (int i = 1; i <= entry.hidden; ++i) c.tensors.back()->Set(c.tensors.back()->Count() - i, entry.mask);
+  return c;
+}
+
 // LayerNorms of [128, 768] by each kernel, and with activations that it may not have.
 void MeasureKernels(double budget) {
   for (const cpu::SecondPassKernel& kernel : cpu::kSecondPassKernels) {
-    for (const Activation activation :
-         {Activation::kIdentity, Activation::kRelu, Activation::kGelu, Activation::kSwish}) {
-      Case c = Layer({128, 768}, kernel.x, kernel.y, activation);
-      std::string name = std::string("kernel ") + NameOf(kernel.x) + "->" + NameOf(kernel.y) + " " +
-                         kActivations[static_cast<int>(activation)].name;
-      if (kernel.operands != cpu::SumKind::kSingle) {
-        c.parts.residual.type = kernel.x;
-        c.parts.residual.tensor = c.Add(Random(kernel.x, {128, 768}), false);
-        name += " + residual";
-      }
-      if (kernel.operands == cpu::SumKind::kBiasedPair) {
-        c.parts.residual_bias.type = kF32;
-        c.parts.residual_bias.tensor = c.Add(Random(kF32, {768}), true);
-        name += " + bias";
-      }
-      Measure(name.c_str(), c, budget);
+    for (const char* activation : {"", "; Relu", "; Gelu", "; Swish"}) {
+      const std::string x = NameOf(kernel.x);
+      const bool sums = kernel.operands != cpu::SumKind::kSingle;
+      const bool biased = kernel.operands == cpu::SumKind::kBiasedPair;
+      const std::string steps =
+          std::string(IsQuantized(kernel.x) ? DQ : "") + (sums ? "Add R; " : "") + (biased ? "Add r; " : "") + LAYER +
+          activation + (IsQuantized(kernel.y) ? "; Quantize scale=t type=" : "; Store type=") + NameOf(kernel.y);
+      const std::string parameters = IsFloat(kernel.x) ? " g=" + x + "[768] b=" + x + "[768]" : OF("768");
+      const std::string tensors = "X=" + x + "[128,768] R=" + x + "[128,768] r=[768]" + parameters;
+      Measure(("kernel " + x + "->" + NameOf(kernel.y) + " " + steps).c_str(),
+              FromSteps(steps, tensors + " s=0.05 z=" + x + "(3) t=0.037"), budget);
     }
   }
 }
@@ -403,7 +258,7 @@ int main(int argc, char** argv) {
   }
   for (const auto& entry : normfuse::test::kEntries) {
     if (argc > 1 && std::strstr(entry.name, argv[1]) == nullptr) continue;
-    normfuse::test::Measure(entry.name, entry.make(), budget);
+    normfuse::test::Measure(entry.name, normfuse::test::Make(entry), budget);
   }
   return 0;
 }

@@ -119,25 +119,15 @@ TEST(UnknownInstructionSetIsAnError) {
 
 // After the first call nothing is allocated, whatever has to be converted.
 TEST(RunDoesNotAllocate) {
-  for (int form = 0; form < 6; ++form) {
-    Case c = Normalize({6, 70}, Normals(420, 0), {form == 4 ? 0 : 1});
-    if (form == 1 || form == 4) {
-      c.parts.scale.type = DataType::kFloat16;
-      c.parts.scale.tensor = c.Add(MakeTensor(DataType::kFloat16, {70}), false);
-    }
-    if (form == 2) {
-      c.parts.residual.type = DataType::kInt8;
-      c.parts.residual.tensor = c.Add(MakeTensor(DataType::kInt8, {6, 70}), false);
-      c.parts.residual.quantization.scale = c.Add(MakeFloats({70}, Normals(70, 1)), false);
-      c.parts.residual.quantization.zero_point = c.Add(MakeTensor(DataType::kInt8, {70}), false);
-    }
-    if (form == 3) c.parts.normalizes = false;
-    if (form == 5) {
-      c.parts.y_type = DataType::kUint8;
-      c.output_types = {DataType::kUint8};
-      c.parts.y_quantization.scale = c.Add(MakeFloats({6}, Normals(6, 1)), true);
-      c.parts.y_quantization.axis = 0;
-    }
+  const char* const forms[][2] = {
+      {"Normalize axes=1", ""},
+      {"Normalize axes=1; Mul G", "G=float16[70]"},
+      {"Normalize axes=0; Mul G", "G=float16[70]"},
+      {"Add R scale=S zero_point=Z axis=1; Normalize axes=1", "R=int8[6,70] S=[70] Z=int8[70]"},
+      {"Normalize axes=1; Quantize scale=s axis=0", "s=[6]"},
+      {"Identity", ""}};
+  for (const auto& [steps, tensors] : forms) {
+    const Case c = FromSteps(steps, std::string("X=[6,70] ") + tensors);
     std::unique_ptr<Executable> executable;
     const Result compiled = CompileForCpu(c.chain(), &executable);
     EXPECT(compiled.ok(), compiled.message());
@@ -147,7 +137,7 @@ TEST(RunDoesNotAllocate) {
     EXPECT(executable->Run(context).ok(), "first run");
     const long before = allocations;
     for (int i = 0; i < 10; ++i) EXPECT(executable->Run(context).ok(), "later run");
-    EXPECT(allocations == before, "form " + std::to_string(form) + ": " + std::to_string(allocations - before));
+    EXPECT(allocations == before, std::string(steps) + ": " + std::to_string(allocations - before));
   }
 }
 
@@ -228,22 +218,11 @@ TEST(OneTileStaysOnTheCaller) {
 
 // More shapes than are remembered, and the same X with another residual.
 TEST(ShapesMayChangeFromCallToCall) {
-  struct Shapes {
-    std::vector<int64_t> x;
-    std::vector<int64_t> residual;
-  };
-  const Shapes all[] = {{{3, 5, 96}, {96}}, {{3, 5, 96}, {5, 1}}, {{96}, {3, 5, 96}},
-                        {{7, 96}, {96}},    {{96}, {96}},         {{2, 3, 96}, {3, 96}},
-                        {{0, 96}, {96}},    {{1, 96}, {}},        {{2, 1, 40}, {9, 1}}};
   std::vector<Case> cases;
-  for (const Shapes& shapes : all) {
-    const auto values = [](const std::vector<int64_t>& dims, double mean) {
-      return Normals(static_cast<size_t>(MakeTensor(DataType::kFloat32, dims).Count()), mean);
-    };
-    Case& c = cases.emplace_back(Normalize(shapes.x, values(shapes.x, 1), {-1}));
-    c.parts.residual.type = DataType::kFloat32;
-    c.parts.residual.tensor = c.Add(MakeFloats(shapes.residual, values(shapes.residual, 2)), false);
-    RunAndCompare(c, 1, "against float64");
+  for (const char* shapes :
+       {"X=[3,5,96] R=[96]", "X=[3,5,96] R=[5,1]", "X=[96] R=[3,5,96]", "X=[7,96] R=[96]", "X=[96] R=[96]",
+        "X=[2,3,96] R=[3,96]", "X=[0,96] R=[96]", "X=[1,96] R=[]", "X=[2,1,40] R=[9,1]"}) {
+    RunAndCompare(cases.emplace_back(FromSteps("Add R; Normalize axes=-1", shapes)), 1, shapes);
   }
   std::unique_ptr<Executable> executable;
   EXPECT(CompileForCpu(cases[0].chain(), &executable).ok(), "compile");

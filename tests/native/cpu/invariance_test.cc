@@ -16,144 +16,102 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// What is computed of rows, and in which types.
-struct Recipe {
-  const char* name;
-  DataType x = DataType::kFloat32;
-  DataType y = DataType::kFloat32;
-  Activation activation = Activation::kIdentity;
-  bool affine = true;  // a scale for each element
-  bool bias = true;    // and a bias
-  bool residual = false;
-  bool residual_bias = false;
-  bool product = false;  // with an int8 factor for each element
-  bool sum = false;
-  bool use_mean = true;
-  Method method = Method::kStandard;
-  bool far = false;         // every third group lies far from the others
-  bool flat = false;        // every third group is one value
-  bool onset = false;       // every third group begins far from where it goes on
-  bool infinite = false;    // every third group holds an infinity
-  bool by_channel = false;  // the affine is one for each index of the group's first dimension
-  // Behind it a Mul and an Add with one number for each group, and a Mul like the affine.
-  bool modulated = false;
-  bool beyond_float = false;  // and of every third group their product with the scale is no float
-  double size = 1;            // of every third group, times that
-  double scale = 1;           // all scales, times that
-  double x_scale = 0.05;      // of quantised X
+// What every third group is.
+struct Unusual {
+  bool by_channel = false;    // of all: s, b and f are one for each index of the group's first dimension
+  bool far = false;           // far from the others
+  bool flat = false;          // of one value
+  bool onset = false;         // begins far from where it goes on
+  bool infinite = false;      // holds an infinity
+  bool beyond_float = false;  // the product of S with the scale is no float
+  double size = 1;            // times that
+  double scale = 1;           // of all: scales, times that
+  double x_scale = 0.05;      // of all: of quantised X
 };
 
+// What is computed of rows, of which type. Of the tensors X, R and P have an element for each of X, P integers; S and B one for
+// each group; s, b and f are like a group's last dimension, r too. `@`: over which axes.
+struct Recipe {
+  std::string steps;
+  DataType x = DataType::kFloat32;
+  Unusual some = {};
+
+  bool Has(const char* words) const { return steps.find(words) != std::string::npos; }
+};
+
+constexpr DataType kF32 = DataType::kFloat32, kF16 = DataType::kFloat16, kBf16 = DataType::kBfloat16,
+                   kI8 = DataType::kInt8, kU8 = DataType::kUint8, kI16 = DataType::kInt16;
+
+#define DQ "Dequantize scale=d zero_point=e; "
+#define LN "Normalize @; Mul s; Add b"
+#define MODULATED "; Mul S; Add B; Mul f"
+#define Q(type) "; Quantize scale=q type=" type
+
 const Recipe kRecipes[] = {
-    {"LayerNorm"},
-    {.name = "LayerNorm without affine", .affine = false},
-    {.name = "LayerNorm, Relu", .activation = Activation::kRelu},
-    {.name = "LayerNorm, Gelu", .activation = Activation::kGelu},
-    {.name = "LayerNorm, some huge, Swish", .activation = Activation::kSwish, .size = 1e30},
-    {.name = "RMSNorm", .use_mean = false},
-    {.name = "Add, LayerNorm", .residual = true},
-    {.name = "Add, LayerNorm, sum", .residual = true, .sum = true},
-    {.name = "Add, LayerNorm, Gelu", .activation = Activation::kGelu, .residual = true},
-    {.name = "Add, LayerNorm, Q", .y = DataType::kInt8, .residual = true},
-    {.name = "LayerNorm, Gelu, Q", .y = DataType::kUint8, .activation = Activation::kGelu},
-    {.name = "float16", .x = DataType::kFloat16, .y = DataType::kFloat16},
-    {.name = "float16, Gelu", .x = DataType::kFloat16, .y = DataType::kFloat16, .activation = Activation::kGelu},
-    {.name = "float16, Add", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true},
-    {.name = "bfloat16, some huge", .x = DataType::kBfloat16, .y = DataType::kBfloat16, .size = 1e30},
-    {.name = "DQ, LayerNorm, Q", .x = DataType::kInt8, .y = DataType::kInt8},
-    {.name = "DQ, LayerNorm, Gelu, Q", .x = DataType::kUint8, .y = DataType::kUint8, .activation = Activation::kGelu},
-    {.name = "DQ int16, LayerNorm", .x = DataType::kInt16},
-    {.name = "Softmax", .affine = false, .method = Method::kSoftmax},
-    {.name = "LogSoftmax, float16",
-     .x = DataType::kFloat16,
-     .y = DataType::kFloat16,
-     .affine = false,
-     .method = Method::kLogSoftmax},
-    {.name = "Add, Softmax", .affine = false, .residual = true, .method = Method::kSoftmax},
-    {.name = "Add, Softmax, sum", .affine = false, .residual = true, .sum = true, .method = Method::kSoftmax},
-    {.name = "DQ, Softmax, Q",
-     .x = DataType::kUint8,
-     .y = DataType::kUint8,
-     .affine = false,
-     .method = Method::kSoftmax},
-    {.name = "LayerNorm by channel, Swish", .activation = Activation::kSwish, .by_channel = true},
-    {.name = "LayerNorm, modulated, some onsets", .onset = true, .modulated = true},
-    {.name = "LayerNorm by channel, modulated, Swish",
-     .activation = Activation::kSwish,
-     .by_channel = true,
-     .modulated = true},
-    {.name = "LayerNorm without affine, modulated, some huge, Gelu",
-     .activation = Activation::kGelu,
-     .affine = false,
-     .modulated = true,
-     .size = 1e30},
-    {.name = "Add, LayerNorm by channel, modulated, Q",
-     .y = DataType::kInt8,
-     .residual = true,
-     .by_channel = true,
-     .modulated = true},
-    {.name = "LayerNorm by channel, modulated, some beyond float, Relu",
-     .activation = Activation::kRelu,
-     .by_channel = true,
-     .modulated = true,
-     .beyond_float = true},
-    {.name = "float16, modulated", .x = DataType::kFloat16, .y = DataType::kFloat16, .modulated = true},
-    {.name = "Softmax, some far", .affine = false, .method = Method::kSoftmax, .far = true},
-    {.name = "Softmax, some far, Q", .y = DataType::kUint8, .affine = false, .method = Method::kSoftmax, .far = true},
-    {.name = "Softmax, float16",
-     .x = DataType::kFloat16,
-     .y = DataType::kFloat16,
-     .affine = false,
-     .method = Method::kSoftmax},
-    {.name = "DQ int8, Softmax, some far",
-     .x = DataType::kInt8,
-     .affine = false,
-     .method = Method::kSoftmax,
-     .far = true},
-    {.name = "Add, Add bias, LayerNorm", .residual = true, .residual_bias = true},
-    {.name = "float16, Add, Add bias, sum",
-     .x = DataType::kFloat16,
-     .y = DataType::kFloat16,
-     .residual = true,
-     .residual_bias = true,
-     .sum = true},
-    {.name = "float16, Add, sum", .x = DataType::kFloat16, .y = DataType::kFloat16, .residual = true, .sum = true},
-    {.name = "DQ int16, RMSNorm", .x = DataType::kInt16, .use_mean = false},
-    {.name = "LayerNorm without affine, some onsets, Gelu",
-     .activation = Activation::kGelu,
-     .affine = false,
-     .onset = true},
-    {.name = "RMSNorm without bias", .bias = false, .use_mean = false},
-    {.name = "LayerNorm, some flat", .flat = true},
-    {.name = "Add, LayerNorm, sum, some flat", .residual = true, .sum = true, .flat = true},
-    {.name = "float16, some flat", .x = DataType::kFloat16, .y = DataType::kFloat16, .flat = true},
+    {LN},
+    {"Normalize @"},
+    {LN "; Relu"},
+    {LN "; Gelu"},
+    {LN "; Swish", kF32, {.size = 1e30}},
+    {"Normalize @ use_mean=0; Mul s; Add b"},
+    {"Add R; " LN},
+    {"Add R; Emit; " LN},
+    {"Add R; " LN "; Gelu"},
+    {"Add R; " LN Q("int8")},
+    {LN "; Gelu" Q("uint8")},
+    {LN, kF16},
+    {LN "; Gelu", kF16},
+    {"Add R; " LN, kF16},
+    {LN, kBf16, {.size = 1e30}},
+    {DQ LN Q("int8"), kI8},
+    {DQ LN "; Gelu" Q("uint8"), kU8},
+    {DQ LN, kI16},
+    {"Softmax @"},
+    {"LogSoftmax @", kF16},
+    {"Add R; Softmax @"},
+    {"Add R; Emit; Softmax @"},
+    {DQ "Softmax @" Q("uint8"), kU8},
+    {LN "; Swish", kF32, {.by_channel = true}},
+    {LN MODULATED, kF32, {.onset = true}},
+    {LN MODULATED "; Swish", kF32, {.by_channel = true}},
+    {"Normalize @" MODULATED "; Gelu", kF32, {.size = 1e30}},
+    {"Add R; " LN MODULATED Q("int8"), kF32, {.by_channel = true}},
+    {LN MODULATED "; Relu", kF32, {.by_channel = true, .beyond_float = true}},
+    {LN MODULATED, kF16},
+    {"Softmax @", kF32, {.far = true}},
+    {"Softmax @" Q("uint8"), kF32, {.far = true}},
+    {"Softmax @", kF16},
+    {DQ "Softmax @", kI8, {.far = true}},
+    {"Add R; Add r; " LN},
+    {"Add R; Add r; Emit; " LN, kF16},
+    {"Add R; Emit; " LN, kF16},
+    {DQ "Normalize @ use_mean=0; Mul s; Add b", kI16},
+    {"Normalize @; Gelu", kF32, {.onset = true}},
+    {"Normalize @ use_mean=0; Mul s"},
+    {LN, kF32, {.flat = true}},
+    {"Add R; Emit; " LN, kF32, {.flat = true}},
+    {LN, kF16, {.flat = true}},
     // Summed again, in float32 or in double.
-    {.name = "LayerNorm without affine, some onsets", .affine = false, .onset = true},
-    {.name = "Add, LayerNorm, sum, some onsets", .residual = true, .sum = true, .onset = true},
-    {.name = "float16, some onsets", .x = DataType::kFloat16, .y = DataType::kFloat16, .onset = true},
-    {.name = "DQ int16, LayerNorm, some onsets", .x = DataType::kInt16, .onset = true},
-    {.name = "Mul, LayerNorm, some onsets", .product = true, .onset = true},
-    {.name = "Mul, LayerNorm, some huge", .product = true, .size = 1e30},
-    {.name = "Mul, LayerNorm, modulated, some onsets", .product = true, .onset = true, .modulated = true},
-    {.name = "Mul, LayerNorm, modulated, some huge", .product = true, .modulated = true, .size = 1e30},
-    {.name = "LayerNorm by channel, factors beyond float", .by_channel = true, .size = 1e-3, .scale = 2e36},
-    {.name = "LayerNorm without affine, some huge", .affine = false, .size = 1e30},
-    {.name = "LayerNorm, some huge, Q", .y = DataType::kInt8, .size = 1e30},
-    {.name = "Add, RMSNorm, sum, some huge", .residual = true, .sum = true, .use_mean = false, .size = 1e30},
-    {.name = "bfloat16 without affine, some huge",
-     .x = DataType::kBfloat16,
-     .y = DataType::kBfloat16,
-     .affine = false,
-     .size = 1e30},
-    {.name = "DQ, LayerNorm of next to nothing", .x = DataType::kInt8, .onset = true, .x_scale = 1e-33},
-    {.name = "DQ int16, LayerNorm of next to nothing", .x = DataType::kInt16, .onset = true, .x_scale = 1e-33},
-    {.name = "DQ int16, LayerNorm, some flat", .x = DataType::kInt16, .flat = true, .x_scale = 1e12},
-    {.name = "LayerNorm, some onsets, Gelu", .activation = Activation::kGelu, .onset = true},
-    {.name = "LayerNorm without affine, some huge, Gelu",
-     .activation = Activation::kGelu,
-     .affine = false,
-     .size = 1e30},
-    {.name = "bfloat16 to float32, some huge", .x = DataType::kBfloat16, .size = 1e30},
-    {.name = "float16, some infinite", .x = DataType::kFloat16, .y = DataType::kFloat16, .infinite = true},
+    {"Normalize @", kF32, {.onset = true}},
+    {"Add R; Emit; " LN, kF32, {.onset = true}},
+    {LN, kF16, {.onset = true}},
+    {DQ LN, kI16, {.onset = true}},
+    {"Mul P scale=p; " LN, kF32, {.onset = true}},
+    {"Mul P scale=p; " LN, kF32, {.size = 1e30}},
+    {"Mul P scale=p; " LN MODULATED, kF32, {.onset = true}},
+    {"Mul P scale=p; " LN MODULATED, kF32, {.size = 1e30}},
+    {LN, kF32, {.by_channel = true, .size = 1e-3, .scale = 2e36}},
+    {"Normalize @", kF32, {.size = 1e30}},
+    {LN Q("int8"), kF32, {.size = 1e30}},
+    {"Add R; Emit; Normalize @ use_mean=0; Mul s; Add b", kF32, {.size = 1e30}},
+    {"Normalize @", kBf16, {.size = 1e30}},
+    {DQ LN, kI8, {.onset = true, .x_scale = 1e-33}},
+    {DQ LN, kI16, {.onset = true, .x_scale = 1e-33}},
+    {DQ LN, kI16, {.flat = true, .x_scale = 1e12}},
+    {LN "; Gelu", kF32, {.onset = true}},
+    {"Normalize @; Gelu", kF32, {.size = 1e30}},
+    {LN "; Store type=float32", kBf16, {.size = 1e30}},
+    {LN, kF16, {.infinite = true}},
 };
 
 // Where the tensors of a call lie, and who runs it.
@@ -201,19 +159,20 @@ class Groups {
     for (int64_t i = 0; i < x_.Count(); ++i) {
       if (i / size_ % 3 != 2) continue;
       const bool begins = i % size_ < std::min(size_ / 2, cpu::kShiftElements);
-      if (recipe.far || (recipe.onset && !begins)) x_.Set(i, x_.At(i) + 90);
-      if (recipe.size != 1) x_.Set(i, x_.At(i) * recipe.size);
-      if (recipe.infinite && i % size_ == size_ / 2) x_.Set(i, std::numeric_limits<double>::infinity());
+      if (recipe.some.far || (recipe.some.onset && !begins)) x_.Set(i, x_.At(i) + 90);
+      if (recipe.some.size != 1) x_.Set(i, x_.At(i) * recipe.some.size);
+      if (recipe.some.infinite && i % size_ == size_ / 2) x_.Set(i, std::numeric_limits<double>::infinity());
     }
     residual_ = FewValues(recipe.x, Shape(count), 4);
-    if (recipe.product) codes_ = FewValues(DataType::kInt8, Shape(count), 11);
-    for (int64_t i = 0; recipe.flat && i < x_.Count(); ++i) {
+    if (recipe.Has("Mul P")) codes_ = FewValues(DataType::kInt8, Shape(count), 11);
+    for (int64_t i = 0; recipe.some.flat && i < x_.Count(); ++i) {
       if (i / size_ % 3 != 2) continue;
       x_.Set(i, 1.5);
       residual_.Set(i, 0.25);
     }
     scale_ = FewValues(DataType::kFloat32, AffineShape(), 5);
-    for (int64_t i = 0; recipe.scale != 1 && i < scale_.Count(); ++i) scale_.Set(i, scale_.At(i) * recipe.scale);
+    for (int64_t i = 0; recipe.some.scale != 1 && i < scale_.Count(); ++i)
+      scale_.Set(i, scale_.At(i) * recipe.some.scale);
     bias_ = FewValues(DataType::kFloat32, AffineShape(), 6);
     group_scale_ = FewValues(DataType::kFloat32, {count}, 7);
     group_bias_ = FewValues(DataType::kFloat32, {count}, 8);
@@ -224,55 +183,23 @@ class Groups {
 
   // Groups `begin` to `begin` + `count` as a call of their own.
   Case Make(int64_t begin, int64_t count, size_t x_offset) const {
-    Case c;
-    Parts& parts = c.parts;
-    parts.name = "invariance";
-    parts.x.type = recipe_.x;
-    parts.x.tensor = c.Add(Slice(x_, Shape(count), begin * size_, x_offset), false);
-    if (IsQuantized(recipe_.x)) {
-      parts.x.quantization.scale = c.Add(MakeFloats({}, {recipe_.x_scale}), true);
-      Tensor zero = MakeTensor(recipe_.x, {});
-      zero.Set(0, 7);
-      parts.x.quantization.zero_point = c.Add(std::move(zero), true);
-    }
-    if (recipe_.residual) {
-      parts.residual.type = recipe_.x;
-      parts.residual.tensor = c.Add(Slice(residual_, Shape(count), begin * size_, x_offset), false);
-    }
-    if (recipe_.product) {
-      Operand operand = Floats(c.Add(Slice(codes_, Shape(count), begin * size_, x_offset), false));
-      operand.type = DataType::kInt8;
-      operand.quantization.scale = c.Add(MakeFloats({}, {0.02}), true);
-      parts.before = {Mul(operand)};
-    }
-    if (recipe_.residual_bias) {
-      parts.residual_bias = Floats(c.Add(residual_bias_, true));
-    }
-    for (size_t i = 1; i <= inner_.size(); ++i) parts.normalization.axes.push_back(static_cast<int64_t>(i));
-    parts.normalization.use_mean = recipe_.use_mean;
-    parts.normalization.method = recipe_.method;
-    if (recipe_.affine) {
-      parts.scale = Floats(c.Add(scale_, true));
-    }
-    if (recipe_.affine && recipe_.bias) parts.bias = Floats(c.Add(bias_, true));
-    ActivationCall activation{recipe_.activation, {1.0f}};
-    if (recipe_.modulated) {
-      parts.behind = {Mul(Floats(c.Add(Modulation(begin, count, group_scale_), false))),
-                      Add(Floats(c.Add(Modulation(begin, count, group_bias_), false))),
-                      Mul(Floats(c.Add(factor_, false)))};
-      if (activation.kind != Activation::kIdentity) parts.behind.push_back(Activate(activation));
-    } else {
-      parts.activation = activation;
-    }
-    parts.y_type = recipe_.y;
-    if (IsQuantized(recipe_.y)) parts.y_quantization.scale = c.Add(MakeFloats({}, {0.037}), true);
-    c.output_types = {recipe_.y};
-    if (recipe_.sum) {
-      parts.sum_output = 1;
-      parts.sum_type = recipe_.x;
-      c.output_types.push_back(recipe_.x);
-    }
-    return c;
+    const auto slice = [&](const Tensor& of) { return Slice(of, Shape(count), begin * size_, x_offset); };
+    const auto each = [&](const Tensor& of) { return Modulation(begin, count, of); };
+    std::string axes = "axes=1";
+    for (size_t i = 2; i <= inner_.size(); ++i) axes += "," + std::to_string(i);
+    std::string steps = recipe_.steps;
+    steps.replace(steps.find('@'), 1, axes);
+    std::vector<NamedTensor> tensors = {{"X", slice(x_)},
+                                        {"R", slice(residual_)},
+                                        {"S", each(group_scale_)},
+                                        {"B", each(group_bias_)},
+                                        {"f", factor_},
+                                        {"s", scale_, true},
+                                        {"b", bias_, true},
+                                        {"r", residual_bias_, true},
+                                        {"d", MakeFloats({}, {recipe_.some.x_scale}), true}};
+    if (recipe_.Has("Mul P")) tensors.push_back({"P", slice(codes_)});
+    return FromSteps(steps, std::string("p=0.02 q=0.037 e=") + NameOf(recipe_.x) + "(7)", std::move(tensors));
   }
 
   // Their outputs, one after the other. A NaN's sign depends on which operand of an instruction the compiler puts first.
@@ -307,16 +234,8 @@ class Groups {
     return shape;
   }
 
-  static Operand Floats(TensorRef tensor) {
-    Operand operand;
-    operand.type = DataType::kFloat32;
-    operand.tensor = std::move(tensor);
-    operand.name = "operand";
-    return operand;
-  }
-
   std::vector<int64_t> AffineShape() const {
-    if (!recipe_.by_channel) return {inner_.back()};
+    if (!recipe_.some.by_channel) return {inner_.back()};
     std::vector<int64_t> shape(inner_.size(), 1);
     shape.front() = inner_.front();
     return shape;
@@ -328,7 +247,7 @@ class Groups {
     shape.front() = count;
     Tensor some = MakeTensor(DataType::kFloat32, std::move(shape));
     for (int64_t i = 0; i < count; ++i) {
-      const bool beyond = recipe_.beyond_float && (begin + i) % 3 == 2;
+      const bool beyond = recipe_.some.beyond_float && (begin + i) % 3 == 2;
       some.Set(i, beyond ? 3e38 : all.At(begin + i));
     }
     return some;
@@ -370,7 +289,7 @@ TEST(RowsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : kRecipes) {
       for (const int64_t width : {2, 5, 31, 64, 96, 128, 300, 768, 1030, 2600}) {
-        Compare(Groups(recipe, 37, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 37, {width}), isa + " " + recipe.steps + " of " + std::to_string(width));
       }
     }
   });
@@ -381,7 +300,7 @@ TEST(LongRowsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : kRecipes) {
       for (const int64_t width : {5000, 70000}) {
-        Compare(Groups(recipe, 5, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 5, {width}), isa + " " + recipe.steps + " of " + std::to_string(width));
       }
     }
   });
@@ -392,7 +311,7 @@ TEST(GroupsOfSeveralRunsDoNotDependOnTheirBatch) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : kRecipes) {
       for (const std::vector<int64_t>& inner : {std::vector<int64_t>{7, 49}, {5, 130}, {40, 1000}}) {
-        Compare(Groups(recipe, 7, inner), isa + " " + recipe.name + " of " + std::to_string(inner[0]) + " runs");
+        Compare(Groups(recipe, 7, inner), isa + " " + recipe.steps + " of " + std::to_string(inner[0]) + " runs");
       }
     }
   });
@@ -403,7 +322,7 @@ TEST(LargeTensorsAreTheSameAsTheirRows) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : {kRecipes[0], kRecipes[7]}) {
       for (const int64_t width : {1008, 1007}) {
-        Compare(Groups(recipe, 1700, {width}), isa + " " + recipe.name + " of " + std::to_string(width));
+        Compare(Groups(recipe, 1700, {width}), isa + " " + recipe.steps + " of " + std::to_string(width));
       }
     }
   });
@@ -417,28 +336,12 @@ std::string PathOf(const Chain& chain, const cpu::PathQuery& query = {}) {
 }
 
 // An activation between bytes, of all values in turn.
-Case OfBytes(DataType x_type, DataType y_type, Activation activation, int64_t count, size_t offset) {
-  Case c;
-  c.parts.name = "bytes";
-  Tensor x = MakeTensor(x_type, {count}, offset);
+Case OfBytes(const std::string& x_type, const std::string& y_type, const char* activation, int64_t count,
+             size_t offset) {
+  Tensor x = MakeTensor(x_type == "int8" ? kI8 : kU8, {count}, offset);
   for (int64_t i = 0; i < count; ++i) x.data()[i] = static_cast<unsigned char>(i * 7);
-  c.parts.x.type = x_type;
-  c.parts.x.tensor = c.Add(std::move(x), false);
-  const auto number = [&](DataType type, double value) {
-    Tensor tensor = MakeTensor(type, {});
-    tensor.Set(0, value);
-    return c.Add(std::move(tensor), true);
-  };
-  c.parts.x.quantization.scale = number(DataType::kFloat32, 0.04);
-  c.parts.x.quantization.zero_point = number(x_type, 100);
-  c.parts.y_type = y_type;
-  c.parts.y_quantization.scale = number(DataType::kFloat32, 0.03);
-  c.parts.y_quantization.zero_point = number(y_type, 9);
-  c.output_types = {y_type};
-  c.parts.normalizes = false;
-  c.parts.activation.kind = activation;
-  c.parts.activation.params[0] = kActivations[static_cast<int>(activation)].defaults[0];
-  return c;
+  return FromSteps(std::string(DQ) + activation + Q("") + y_type + " zero_point=u",
+                   "d=0.04 e=" + x_type + "(100) q=0.03 u=" + y_type + "(9)", {{"X", std::move(x)}});
 }
 
 constexpr const char* kForcedPaths[] = {"groups",
@@ -466,22 +369,22 @@ TEST(ForcedPathsGiveTheSameBits) {
       for (const std::vector<int64_t>& inner :
            {std::vector<int64_t>{31}, {128}, {300}, {336}, {1024}, {1030}, {5000}, {3, 100}, {4, 49}, {40000}}) {
         // Pieces of rows that are summed again.
-        if (inner[0] == 40000 && !recipe.onset && !recipe.flat && recipe.size == 1) continue;
+        if (inner[0] == 40000 && !recipe.some.onset && !recipe.some.flat && recipe.some.size == 1) continue;
         const Groups groups(recipe, 9, inner);
         const std::vector<Bytes> chosen = groups.Run(0, groups.count(), {});
         // Single steps overflow in float32, too.
-        if (inner.size() == 1 && inner[0] < 2000 && !recipe.beyond_float)
-          RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + recipe.name);
+        if (inner.size() == 1 && inner[0] < 2000 && !recipe.some.beyond_float)
+          RunAndCompare(groups.Make(0, groups.count(), 0), 1, isa + " " + recipe.steps);
         for (const char* words : kForcedPaths) {
           ForcePath(words);
           for (const Setting& setting : {Setting{.threads = 1}, {.threads = 2}, {.threads = 2, .y_offset = 4}}) {
-            const std::string what = isa + " " + recipe.name + " of " + std::to_string(inner.back()) + ": " + words;
+            const std::string what = isa + " " + recipe.steps + " of " + std::to_string(inner.back()) + ": " + words;
             EXPECT(groups.AreIn(groups.Run(0, groups.count(), setting), 0, chosen), what);
           }
           std::vector<int64_t> shape = inner;
           shape.insert(shape.begin(), groups.count());
           // With parameters that are inputs it depends on their shapes.
-          if (!recipe.modulated) seen.push_back(PathOf(groups.Make(0, 1, 0).chain(), {.x = shape}));
+          if (!recipe.Has(MODULATED)) seen.push_back(PathOf(groups.Make(0, 1, 0).chain(), {.x = shape}));
           ForcePath("");
         }
       }
@@ -503,7 +406,7 @@ TEST(DescribedPathIsThatOfJoinedConstants) {
   const Groups groups(kRecipes[0], 9, {768});
   const Case plain = groups.Make(0, 9, 0);
   Case joined = groups.Make(0, 9, 0);
-  joined.parts.behind = {Mul(joined.parts.scale), Add(joined.parts.bias)};
+  joined.steps->behind.insert(joined.steps->behind.end(), plain.steps->behind.begin(), plain.steps->behind.end());
   const cpu::PathQuery query{.x = {9, 768}};
   EXPECT(PathOf(joined.chain(), query) == PathOf(plain.chain(), query), PathOf(joined.chain(), query));
 }
@@ -532,10 +435,12 @@ Case WithOwnScale(const Groups& groups, size_t x_offset, bool with_values) {
 TEST(ScalesOfTheirOwnDoNotDependOnThePath) {
   OnEveryIsa([](const std::string& isa) {
     for (const Recipe& recipe : kRecipes) {
-      if (recipe.y != DataType::kFloat32 || recipe.sum) continue;
+      if (recipe.Has("Quantize") || recipe.Has("Emit") || recipe.Has("Store") || recipe.x == DataType::kFloat16 ||
+          recipe.x == DataType::kBfloat16)
+        continue;
       for (const int64_t width : {1, 31, 128, 1030, 40000}) {
         const Groups groups(recipe, 9, {width});
-        const std::string what = isa + " " + recipe.name + " of " + std::to_string(width) + ": ";
+        const std::string what = isa + " " + recipe.steps + " of " + std::to_string(width) + ": ";
         const std::vector<Bytes> expected = OutputsOf(WithOwnScale(groups, 0, true), {});
         EXPECT(OutputsOf(WithOutlier(groups, 0), {})[0] == expected[3], what + "values");
         const auto same = [&](const char* words, const Setting& setting) {
@@ -560,10 +465,10 @@ TEST(ScalesOfTheirOwnDoNotDependOnThePath) {
 TEST(TablesOfBytesGiveTheSameBits) {
   for (const std::string& isa : AvailableIsas()) {
     ForceIsa(isa);
-    for (const DataType x_type : {DataType::kInt8, DataType::kUint8}) {
-      for (const DataType y_type : {DataType::kInt8, DataType::kUint8}) {
-        for (const Activation activation : {Activation::kIdentity, Activation::kGelu, Activation::kLeakyRelu}) {
-          const std::string what = isa + ": " + kActivations[static_cast<int>(activation)].name;
+    for (const char* x_type : {"int8", "uint8"}) {
+      for (const char* y_type : {"int8", "uint8"}) {
+        for (const char* activation : {"Identity", "Gelu", "LeakyRelu"}) {
+          const std::string what = isa + ": " + activation;
           for (const int64_t count : {1, 31, 256, 1000, 70001}) {
             for (const size_t offset : {0, 3}) {
               const auto run = [&](const char* words, int threads) {
@@ -596,92 +501,55 @@ TEST(TablesOfBytesGiveTheSameBits) {
 // A scale for each element of the last dimension: what is dequantised goes straight into Y. Or a product of two.
 TEST(DequantisingIsTheSameByAnyStore) {
   OnEveryIsa([](const std::string& isa) {
-    const DataType types[] = {DataType::kInt8, DataType::kUint16, DataType::kInt32, DataType::kFloat8e4m3fn};
-    for (int i = 0; i < 8; ++i) {
-      const DataType type = types[i % 4];
-      const bool multiplies = i >= 4;
+    for (const std::string type : {"int8", "uint16", "int32", "float8e4m3fn"}) {
+      const std::string x = "X=" + type + "[5,1104] ";
       for (const char* words : {"cached", "nontemporal"}) {
         ForcePath(words);
-        Case c;
-        c.parts.name = "dequantise";
-        c.parts.normalizes = false;
-        c.parts.x.type = type;
-        Tensor x = MakeTensor(type, {5, 1104});
-        for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, static_cast<double>(i * 7 % 120));
-        c.parts.x.tensor = c.Add(std::move(x), false);
-        const std::vector<int64_t> shape = multiplies ? std::vector<int64_t>{} : std::vector<int64_t>{1104};
-        c.parts.x.quantization.scale = c.Add(FewValues(DataType::kFloat32, shape, 5), true);
-        Tensor zero = MakeTensor(type, shape);
-        for (int64_t i = 0; i < zero.Count(); ++i) zero.Set(i, static_cast<double>(i % 5));
-        c.parts.x.quantization.zero_point = c.Add(std::move(zero), true);
-        c.parts.y_type = DataType::kFloat32;
-        c.output_types = {DataType::kFloat32};
-        if (multiplies) {
-          Operand factor;
-          factor.name = "factor";
-          factor.type = DataType::kInt8;
-          factor.tensor = c.Add(FewValues(DataType::kInt8, {5, 1104}, 6), false);
-          factor.quantization.scale = c.Add(MakeFloats({}, {0.125}), true);
-          c.parts.behind = {Mul(factor)};
-        }
-        RunAndCompare(c, 1, isa + " " + words + " " + NameOf(type));
+        RunAndCompare(FromSteps("Dequantize scale=s zero_point=z", x + "s=[1104] z=" + type + "[1104]"), 1, isa + x);
+        RunAndCompare(FromSteps("Dequantize scale=s zero_point=z; Mul P scale=p",
+                                x + "s=1.25 z=" + type + "(4) P=int8[5,1104] p=0.125"),
+                      1, isa + x + "product");
       }
     }
   });
   ForcePath("");
 }
 
-// Pairs that are one, that hold the clamp behind them, and that look so but are not.
+// Pairs that are one, that hold the clamp behind them, and that look so but are not; with a pair of float8 in front or behind, with
+// which the steps are taken one by one.
 TEST(PairsGiveTheSameBitsByBlocks) {
   struct Row {
-    double first;  // scale of a pair
-    double divisor;
-    float low, high;  // of a Clip, behind a pair and in front of the next
-    double second;
-    int rare = -1;  // where a pair of float8 stands, with which the steps are taken one by one
+    double first, divisor, second;
+    std::string clip = "";
+    std::string front = "", behind = "";
   };
-  constexpr float kMost = std::numeric_limits<float>::max();
-  const Row rows[] = {{0.125, 6, -kMost, kMost, 0.125 / 6},
-                      {0.125, 6, -1, 1, 0.125 / 6},
-                      {0.125, 6, -1e30f, 1, 0.125 / 6},
-                      {0.125, 1, 1, -1, 0.125},
-                      {0.125, 1, -1, kMost, 0.25},
-                      {2e9, 4, -kMost, kMost, 5e8},
-                      {5e-10, 0.5, -kMost, kMost, 1e-9},
-                      {-0.125, 1, -1, 1, -0.125},
-                      {0.125, 6, -kMost, kMost, 0.125 / 6, 0},
-                      {0.125, 6, -kMost, kMost, 0.125 / 6, 3}};
+  const std::string rare = "FakeQuantize scale=r type=float8e4m3fn";
+  const Row rows[] = {{0.125, 6, 0.125 / 6},
+                      {0.125, 6, 0.125 / 6, "; Clip min=-1 max=1"},
+                      {0.125, 6, 0.125 / 6, "; Clip min=-1e30 max=1"},
+                      {0.125, 1, 0.125, "; Clip min=1 max=-1"},
+                      {0.125, 1, 0.25, "; Clip min=-1"},
+                      {2e9, 4, 5e8},
+                      {5e-10, 0.5, 1e-9},
+                      {-0.125, 1, -0.125, "; Clip min=-1 max=1"},
+                      {0.125, 6, 0.125 / 6, "", rare + "; "},
+                      {0.125, 6, 0.125 / 6, "", "", "; " + rare}};
   OnEveryIsa([&](const std::string& isa) {
     for (const Row& row : rows) {
-      Case c;
-      Chain chain;
-      chain.name = "pairs";
-      chain.x.type = chain.store.type = DataType::kFloat32;
-      chain.x.name = "X";
-      Tensor x = FewValues(DataType::kFloat32, {3, 700}, 3);
+      Tensor x = FewValues(kF32, {3, 700}, 3);
       for (int64_t i = 0; i < x.Count(); ++i) x.Set(i, (x.At(i) - 1) * 60 * row.first);
-      chain.x.tensor = c.Add(std::move(x), false);
-      const auto number = [&c](double value) { return c.Add(MakeFloats({}, {value}), true); };
-      const auto pair = [&](double scale, DataType type = DataType::kInt8) {
-        Quantization q;
-        q.scale = number(scale);
-        return FakeQuantise(q, type);
-      };
-      Operand divisor;
-      divisor.name = "divisor";
-      divisor.type = DataType::kFloat32;
-      divisor.tensor = number(row.divisor);
-      chain.behind = {pair(row.first), Activate({Activation::kClip, {row.low, row.high}}),
-                      Combine(StepKind::kDiv, divisor), pair(row.second)};
-      if (row.low == -kMost) chain.behind.erase(chain.behind.begin() + 1);
-      if (row.rare >= 0) chain.behind.insert(chain.behind.begin() + row.rare, pair(1, DataType::kFloat8e4m3fn));
-      c.steps = chain;
-      c.output_types = {DataType::kFloat32};
+      const auto number = [](double value) { return MakeFloats({}, {value}); };
+      const std::string steps = row.front + "FakeQuantize scale=a type=int8" + row.clip +
+                                "; Div d; FakeQuantize scale=c type=int8" + row.behind;
+      const Case c = FromSteps(steps, "r=1",
+                               {{"X", std::move(x)},
+                                {"a", number(row.first), true},
+                                {"d", number(row.divisor), true},
+                                {"c", number(row.second), true}});
       const std::vector<Bytes> chosen = OutputsOf(c, {});
       ForcePath("blocks");
-      const std::string what = isa + " " + std::to_string(&row - rows);
-      EXPECT(OutputsOf(c, {}) == chosen, what);
-      if (row.rare < 0) RunAndCompare(c, 1, what);
+      EXPECT(OutputsOf(c, {}) == chosen, isa + " " + steps);
+      if ((row.front + row.behind).empty()) RunAndCompare(c, 1, isa + " " + steps);
       ForcePath("");
     }
   });
@@ -713,22 +581,19 @@ TEST(EveryKernelGivesWhatBlocksGive) {
       if (kernel.x != kernel.y && kernel.operands == cpu::SumKind::kSingle && IsQuantized(kernel.x) &&
           IsQuantized(kernel.y))
         continue;
-      for (const Activation activation :
-           {Activation::kIdentity, Activation::kRelu, Activation::kGelu, Activation::kSwish, Activation::kHardSwish}) {
-        for (const bool affine : {false, true}) {
-          const Recipe recipe{.name = "kernel",
-                              .x = kernel.x,
-                              .y = kernel.y,
-                              .activation = activation,
-                              .affine = affine,
-                              .residual = kernel.operands != cpu::SumKind::kSingle,
-                              .residual_bias = kernel.operands == cpu::SumKind::kBiasedPair};
+      for (const char* activation : {"", "; Relu", "; Gelu", "; Swish", "; HardSwish"}) {
+        for (const char* affine : {"", "; Mul s; Add b"}) {
+          const std::string y = NameOf(kernel.y);
+          const std::string read = std::string(IsQuantized(kernel.x) ? DQ : "") +
+                                   (kernel.operands != cpu::SumKind::kSingle ? "Add R; " : "") +
+                                   (kernel.operands == cpu::SumKind::kBiasedPair ? "Add r; " : "");
+          const Recipe recipe{
+              read + "Normalize @" + affine + activation + (IsQuantized(kernel.y) ? Q("") : "; Store type=") + y,
+              kernel.x};
           const Groups groups(recipe, 5, {77});
           const std::vector<Bytes> chosen = groups.Run(0, 5, {});
           ForcePath("blocks");
-          EXPECT(groups.AreIn(groups.Run(0, 5, {}), 0, chosen), isa + " " + NameOf(kernel.x) + " to " +
-                                                                    NameOf(kernel.y) + " " +
-                                                                    kActivations[static_cast<int>(activation)].name);
+          EXPECT(groups.AreIn(groups.Run(0, 5, {}), 0, chosen), isa + " " + NameOf(kernel.x) + " " + recipe.steps);
           ForcePath("");
         }
       }
@@ -775,7 +640,7 @@ TEST(ChooseIsATable) {
     const Groups groups(kRecipes[row.recipe], 1, {row.shape.back()});
     const std::string got =
         PathOf(groups.Make(0, 1, 0).chain(), {.x = row.shape, .threads = row.threads, .y_offset = row.y_offset});
-    EXPECT(got == row.path, std::string(kRecipes[row.recipe].name) + ": " + got);
+    EXPECT(got == row.path, kRecipes[row.recipe].steps + ": " + got);
   }
   ForceIsa("");
 }
