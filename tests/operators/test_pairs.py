@@ -6,6 +6,7 @@ ONNX Runtime with all fusions off says what the bits are. Chains of pairs are ca
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -88,13 +89,90 @@ def test_ties_and_ends(stored: str) -> None:
     check(parse(graph, half=np.array(0.5, F32), **values), *({"X": each.astype(F32)} for each in x))
 
 
+@pytest.mark.parametrize("stored", TYPES)
+def test_every_tie_of_any_scale(stored: str) -> None:
+    """Two floats on both sides of each tie, where a product with the reciprocal could differ from a quotient."""
+    limits, generator = np.iinfo(stored), np.random.default_rng(5)
+    for scale in [F32(0.25), *np.exp2(generator.uniform(-28, 20, 40 if limits.bits == 8 else 8)).astype(F32)]:
+        zero = generator.integers(limits.min, limits.max, endpoint=True)
+        ties = (np.arange(limits.min, limits.max) - zero + 0.5).astype(F32) * scale
+        x = np.concatenate([ODD, (ties.view(np.int32)[:, None] + np.arange(-2, 3, dtype=np.int32)).view(F32).ravel()])
+        quotients = np.nan_to_num(np.rint(x / scale), nan=-np.inf)
+        expected = np.clip(quotients + F32(zero), limits.min, limits.max)
+        parameters = {"s1": np.array(scale), "z1": np.array(zero, stored)}
+        of_x = f"g (float[{x.size}] X) => "
+        integers = harness.create_session(
+            parse(f"{of_x} ({stored}[{x.size}] Y) {{ Y = QuantizeLinear(X, s1, z1) }}", **parameters)
+        )
+        np.testing.assert_array_equal(harness.run(integers, {"X": x})["Y"], expected)
+        floats = harness.create_session(parse(f"{of_x} (float[{x.size}] Y) {{ {pair('X', 'Y')} }}", **parameters))
+        np.testing.assert_array_equal(harness.run(floats, {"X": x})["Y"], (expected - F32(zero)) * scale)
+
+
+def assert_bits_of_blocks(proto: onnx.ModelProto, feeds: dict[str, Array]) -> None:
+    """Twice: what a first call makes for later ones is used by the second."""
+    session = harness.create_session(proto)
+    assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
+    got = [harness.run(session, feeds)["Y"] for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NORMFUSE_PATH", "blocks")
+        expected = harness.run(harness.create_session(proto), feeds)["Y"]
+    for y in got:
+        np.testing.assert_array_equal(y.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("begins_with", ["floats", "integers", "large integers"])
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("stored", TYPES)
+def test_gates_of_calibrated_ranges(stored: str, seed: int, begins_with: str) -> None:
+    """No clamp is left out that an integer of the first pair reaches: a calibration may have seen less than comes."""
+    draw, limits, values = random.Random(f"{stored} {seed}"), np.iinfo(stored), dict[str, Array]()
+
+    def calibrated(x: str, y: str, low: float, high: float) -> str:
+        seen, index = draw.choice([1.0, 1.0, 1.1, 0.999, 0.8, 0.3]), len(values) // 2
+        scale = seen * (high - low) / (limits.max - limits.min)
+        zero = np.clip(np.rint(limits.min - seen * low / scale), limits.min, limits.max)
+        values.update({f"s{index}": np.array(scale, F32), f"z{index}": np.array(zero, stored)})
+        return pair(x, y, index)
+
+    widest = draw.choice([4.0, 8.0, 30.0, 300.0])
+    gate, low, high = draw.choice(
+        [("Sigmoid(h)", 0, 1), ("HardSigmoid(h)", 0, 1), ("Clip(h, low, top)", -1.25, 2.5), ("Relu(h)", 0, widest)]
+    )
+    least = -0.4 if high == 1 else -high * widest
+    nodes = calibrated("X", "a", -widest, widest * draw.uniform(0.5, 1))
+    if begins_with != "floats":
+        nodes = "a = DequantizeLinear(X, s0, z0)"
+    nodes += (
+        f" b = Add(a, by) {calibrated('b', 'h', -widest - 1, widest + 1)}"
+        if draw.random() < 0.5
+        else " h = Identity(a)"
+    )
+    nodes += (
+        f" g = {gate} {calibrated('g', 'gd', low, high)} m = Mul(a, gd) {calibrated('m', 'n', least, high * widest)}"
+    )
+    nodes += f" o = Div(n, six) {calibrated('o', 'p', least / 4, high * widest / 3)} Y = Add(p, B)"
+    every = np.arange(limits.min, limits.max + 1)
+    x = np.append(ODD, (np.arange(limits.min - 3, limits.max + 4) - values["z0"].astype(int)) * values["s0"]).astype(
+        F32
+    )
+    if begins_with != "floats":
+        x = every.astype(stored)
+    if begins_with == "large integers":  # numbers that leave float32: infinite ones, and their differences
+        values["s0"], values["z0"] = np.array(2e37, F32), np.array(3, stored)
+    numbers = {"by": draw.uniform(-1, 1), "six": 6, "low": -1.25, "top": 2.5}
+    kind = "float" if begins_with == "floats" else stored
+    for dims in (x.size, 1):  # one number no kernel reads with its steps
+        text = f"g ({kind}[{x.size}] X, float[{dims}] B) => (float[{x.size}] Y) {{ {nodes} }}"
+        proto = parse(text, **values, **{name: np.array(value, F32) for name, value in numbers.items()})
+        assert_bits_of_blocks(proto, {"X": x, "B": np.zeros(dims, F32)})
+
+
 # 65,536 values of 16 bits are made only for tensors that large.
 @pytest.mark.parametrize("length", [65_535, 65_536, 70_001])
 @pytest.mark.parametrize("begins_with", ["integers", "floats", "a bias"])
 @pytest.mark.parametrize("stored", TYPES)
-def test_a_table_holds_the_bits_of_the_steps(
-    stored: str, begins_with: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_holds_the_bits_of_the_steps(stored: str, begins_with: str, length: int, tmp_path: Path) -> None:
     inputs, q = (f"{stored}[{length}] X", "X") if begins_with == "integers" else (f"float[{length}] X", "q")
     read = [f"{y} = DequantizeLinear({q}, s0, z0)" for y in "de"]
     before = {"integers": "", "floats": "q = QuantizeLinear(X, s0, z0)"}.get(begins_with, "")
@@ -105,8 +183,7 @@ def test_a_table_holds_the_bits_of_the_steps(
     rest = f"{pair('t', 'r', 2)} m = Mul(e, r) {pair('m', 'u', 3)} g = Mul(u, half) {pair('g', 'Y', 4)}"
     floats = {"six": np.array(6, F32), "one": np.array(1, F32), "half": np.array(0.5, F32)}
     proto = parse(f"g ({inputs}) => (float[{length}] Y) {{ {steps} {rest} }}", **floats, **constants(stored))
-    session, report = session_and_report(proto, tmp_path)
-    assert len(harness.ep_groups(session)) == 1, harness.fused_types(session)
+    _, report = session_and_report(proto, tmp_path)
     has_table = stored.endswith("8") or length >= 65_536
     if instruction_sets.IN_USE == "baseline":  # whose kernels do one step at a time
         has_table = has_table and begins_with == "integers"
@@ -119,12 +196,7 @@ def test_a_table_holds_the_bits_of_the_steps(
     limits = np.iinfo(stored)
     if begins_with == "integers":
         x = np.resize(np.arange(limits.min, limits.max + 1), length).astype(stored)
-    feeds = {"X": x, "B": b}
-    got = [harness.run(session, feeds)["Y"] for _ in range(2)]
-    monkeypatch.setenv("NORMFUSE_PATH", "blocks")
-    expected = harness.run(harness.create_session(proto), feeds)["Y"]
-    for y in got:
-        np.testing.assert_array_equal(y.view(np.uint32), expected.view(np.uint32))
+    assert_bits_of_blocks(proto, {"X": x, "B": b})
 
 
 # --- beside convolutions ---------------------------------------------------------------------------------------------
