@@ -7,7 +7,9 @@ at what else the process has; and the collector does not go through the growing 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -37,3 +39,10 @@ def without_collection() -> Iterator[None]:
 def collect_young() -> None:
     """Give back what was made within such a context and is used no longer."""
     gc.collect(0)
+
+
+def give_back_memory() -> None:
+    """Give back what was made within such a context, and have glibc give what is free to the system: it keeps it."""
+    collect_young()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from normfuse.collection import collect_young
+from normfuse.collection import give_back_memory
 from normfuse.errors import InvalidModelError, LibraryLoadError, OptionError
 from normfuse.files.model_files import ModelLike, Source, external_tensors, load_model, runnable, to_proto
 from normfuse.graph_rewrites.engine.traversal import graphs_of
@@ -320,7 +320,7 @@ def _create(
         avoid_float16_fault(options, models[0])
     with runnable(models.pop(), in_file=in_file) as (data, folder):
         if in_file and not isinstance(data, bytes):
-            collect_young()  # the model, whose memory onnxruntime is to have
+            give_back_memory()  # of the model, for onnxruntime
         try:
             given = data if isinstance(data, bytes) else str(data)
             with data_in(options, folder):

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
 import onnx_ir as ir
 
+from normfuse.collection import give_back_memory
 from normfuse.files.model_files import find_external_data, runnable
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.host.config_entries import (
@@ -26,7 +26,6 @@ from normfuse.host.messages import words_of
 from normfuse.host.native_library import get_library_path
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
-from normfuse.host.wire_format import MODEL_GRAPH, fields, read
 from normfuse.spec import OPERATOR_DOMAIN
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ FUSES_CHAINS = """
 when ours are claimed, as ever."""
 
 _FAILURES: list[str] = []
-_PIECE = 1 << 20
+_WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
+_WEIGHTS_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
 def failures() -> int:
@@ -94,40 +94,35 @@ def optimized_by_host(
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
                 own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
+            else:  # written one after the other: for a model that holds them all are in memory once more
+                own.add_session_config_entry(_WEIGHTS_FILE, "weights")
+                own.add_session_config_entry(_WEIGHTS_LEAST, "1024")
+            give_back_memory()
             plain_session(
                 data if isinstance(data, bytes) else str(data),
                 own,
                 providers=["CPUExecutionProvider"],
                 enable_fallback=0,
             )
-            optimized = ir.from_proto(_read_in_pieces(path))
-            if data_folder is not None:  # weights that it did not change are still there
-                find_external_data(optimized, data_folder)
-            return optimized
+            give_back_memory()
+            return _read(path, data_folder)
     except Exception as error:
         _FAILURES.append(type(error).__name__)
         _say_once(words_of(error).splitlines()[0])
         return None  # the session that is created instead says what is wrong, and needs no file
 
 
-def _read_in_pieces(path: Path) -> onnx.ModelProto:
-    """Read a model without having its bytes in memory at once; its graph is one field, but is merged from many."""
-    model = onnx.ModelProto()
-    done = 0
-    with path.open("rb") as opened:
-        for field, start, end in fields(opened, 0, path.stat().st_size):
-            if field != MODEL_GRAPH:
-                continue
-            head = 1 + max(1, -(-(end - start).bit_length() // 7))
-            model.MergeFromString(read(opened, done, start - head))
-            done = start
-            for _, _, stop in fields(opened, start, end):
-                if stop - done >= _PIECE:
-                    model.graph.MergeFromString(read(opened, done, stop))
-                    done = stop
-            model.graph.MergeFromString(read(opened, done, end))
-            done = end
-        model.MergeFromString(read(opened, done, path.stat().st_size))
+def _read(path: Path, unchanged: str | None) -> ir.Model:
+    """Return an optimised model, which has in memory what lies beside it, and not what is still in a user's folder."""
+    model = ir.load(path)
+    if unchanged is not None:
+        find_external_data(model, unchanged)
+        return model
+    for value in (each for graph in graphs_of(model.graph) for each in graph.initializers.values()):
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+            tensor.release()
     return model
 
 
