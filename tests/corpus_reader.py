@@ -296,7 +296,7 @@ class _Formula:
 
     def _integers(self, kind: str, shape: tuple[int, ...]) -> Any:
         """Weights: on x86 without VNNI sums of larger products of uint8 and int8 may be wrong."""
-        size = {"int4": 8, "uint4": 8, "int32": 2000}.get(kind, 65)
+        size = {"int4": 8, "uint4": 8, "int32": 2000}.get(kind, 64)
         middle = {"uint4": 8, "uint8": 128, "uint16": 32768}.get(kind, 0)
         numbers = np.random.default_rng(len(shape) + sum(shape))
         return numbers.integers(middle - size, middle + size, shape).astype(np.dtype(kind))
@@ -363,7 +363,8 @@ class _Formula:
         macro = self._case.macros[name]
         with self._g.function() as nodes:
             result = self.run(macro.body, {each: each for each in macro.parameters})
-        opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in (("", self._g.opset), ("own", 1))]
+        versions = {node.domain: 1 for node in nodes} | {"": self._g.opset}
+        opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
         made = onnx.helper.make_function("own", name, macro.parameters, [result], nodes, opsets)
         self.functions[name] = made
 

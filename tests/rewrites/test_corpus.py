@@ -30,10 +30,10 @@ from rewrite_harness import (
     optimize,
     repeat,
     round_trip,
-    run,
     session_of,
 )
 
+import normfuse
 from normfuse import graph_rewrites
 from normfuse.graph_rewrites import RewriteResult, Target, Treatment
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
@@ -193,15 +193,19 @@ def test_other_ways(form: Form, tmp_path: Path) -> None:
     assert not hosted or _hosted(changed, tmp_path) == hosted.strip()
     if "unrun" in form.case.options:
         return
+    sessions = [session_of(each, optimized=False) for each in (reference, changed)]
+    if way == "pairs":
+        sessions.append(normfuse.InferenceSession(model, harness.session_options("cpu")))
     for turn, family in enumerate(("noise", "ramp", "outlier", "zeros behind")):
         feeds = feeds_of(model, form.case, Family(family), turn)
-        exact, got = (run(each, feeds, optimized=False) for each in (reference, changed))
-        assert exact.keys() == got.keys()
-        for name, array in exact.items():
-            if way in ("unquantized", "requantizing") or "apart" in form.case.options:
-                close(got[name], array, f"{family}, {name}", float(form.case.options.get("apart", 0)))
-            else:
-                np.testing.assert_array_equal(got[name], array, f"{family}, {name}")
+        exact, *others = (harness.run(session, feeds) for session in sessions)
+        for got in others:
+            assert exact.keys() == got.keys()
+            for name, array in exact.items():
+                if way in ("unquantized", "requantizing") or "apart" in form.case.options:
+                    close(got[name], array, f"{family}, {name}", float(form.case.options.get("apart", 0)))
+                else:
+                    np.testing.assert_array_equal(got[name], array, f"{family}, {name}")
 
 
 def _and_hosted(expected: str) -> tuple[str, str]:

@@ -90,9 +90,11 @@ def _running(model: onnx.ModelProto, case: Case, folder: Path) -> Made:
     session = normfuse.InferenceSession(model, options, **chosen)
     harness.run(session, feeds_of(model, case, Family()))
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    ran = (event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
-    found = (name for name in ran if re.match("QLinear(Conv|MatMul)|QGemm|.*Integer", name))
-    return Made(", ".join(found), lambda feeds: harness.run(session, feeds))
+    ran = [event["args"] for event in events if event["name"].endswith("kernel_time")]
+    found = [each for each in ran if re.match("QLinear(Conv|MatMul)|QGemm|.*Integer", each["op_name"])]
+    types = (re.findall("u?int8", str(each["input_type_shape"]))[0] for each in found)
+    names = (f"{each['op_name']} {kind}" for each, kind in zip(found, types, strict=True))
+    return Made(", ".join(names), lambda feeds: harness.run(session, feeds))
 
 
 def _planned(model: onnx.ModelProto, _: Case, __: Path) -> Made:
