@@ -19,7 +19,7 @@ from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import Activation, Fused
 from normfuse.graph_rewrites.engine.labels import dtype_of, is_further, is_pair, step_of
 from normfuse.graph_rewrites.forms.bodies import body_of, write_expression
-from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, ProgramStep, find_normalization
+from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpelling, ProgramStep
 
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before, as those of 4 bits.
 _16_BIT = integers_of(16)
@@ -483,10 +483,6 @@ class Body:
                 return self._instance_normalization(fused, types, d), ()
             if self._opset >= 17 and _is_over_last_dimensions(fused):
                 return self._layer_normalization(fused, types, d, statistics)
-        if self._is_mean_variance_normalization(fused) and not statistics:
-            # ONNX Runtime writes it out with numbers in float32.
-            y = self._op("MeanVarianceNormalization", self._cast(d, self._work, _FLOAT), axes=list(fused["axes"]))
-            return self._affine(fused, types, self._cast(y, _FLOAT, self._work)), ()
         y, further = self._elementary(fused, types, d, statistics)
         return self._affine(fused, types, y), further
 
@@ -558,15 +554,6 @@ class Body:
         bias = bias or self._filled(self._op("Shape", scale), 0)
         return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
 
-    def _is_mean_variance_normalization(self, fused: Fused) -> bool:
-        row = find_normalization("", "MeanVarianceNormalization", self._opset)
-        return (
-            row is not None
-            and bool(fused["use_mean"] and fused["normalize_variance"])
-            and fused["epsilon_on"] == row.epsilon_on
-            and fused["epsilon"] == np.float32(row.epsilon)
-        )
-
     def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each.
 
@@ -608,6 +595,7 @@ class Body:
     def _elementary(
         self, fused: Fused, types: Types, d: ir.Value, statistics: bool
     ) -> tuple[ir.Value, Sequence[ir.Value]]:
+        """Write every operator: ONNX Runtime's MeanVarianceNormalization lacks the epsilon, and gives NaN for 0 / 0."""
         x = self._cast(d, self._work, _FLOAT)
         axes = fused["axes"]
         mean = self._reduce("ReduceMean", x, axes) if fused["use_mean"] or statistics else None

@@ -60,6 +60,17 @@ def test_rows_of_equal_numbers(name: str, epsilon: float) -> None:
     same_where_the_original_is_exact(model_of(behind, epsilon, inputs), feeds)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-8])
+def test_a_written_out_mean_variance_normalization(size: float) -> None:
+    """Its epsilon, which ONNX Runtime's operator lacks, is all that a row of equal numbers is divided by."""
+    text = """g (float[2, 6, 96] x) => (float[2, 6, 96] y) <int64[1] axes = {2}, float e = {1e-9}> {
+        m = ReduceMean(x, axes) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, axes) s = Sqrt(v) r = Add(s, e)
+        y = Div(d, r) }"""
+    x = np.random.default_rng(4).standard_normal(SHAPE) * size
+    x[0, 3:], x[1, 2] = 0, 1
+    same_where_the_original_is_exact(parse(text, opset=18), {"x": x.astype(np.float32)})
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_row_of_unknown_length(dynamic: bool) -> None:
     model = model_of(*(BEHIND["gate"][0], 1e-12, BEHIND["gate"][1]))
