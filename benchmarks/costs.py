@@ -189,7 +189,7 @@ def fastest(calls: list[Callable[[], None]], rounds: int = 5, count: int = 40) -
 
 def above_empty(calls: list[Call], count: int = 40) -> list[float]:
     """Nanoseconds of calls above an empty session."""
-    overhead, *times = fastest([peers.Peer(peers.ORT).overhead(1), *(one for one, _ in calls)], count=count)
+    overhead, *times = fastest([peers.Peer("ORT").overhead(1), *(one for one, _ in calls)], count=count)
     return [each - overhead for each in times]
 
 
@@ -333,14 +333,14 @@ def hand_off(rows: int) -> float:
     """Nanoseconds that a LayerNormalization of ``rows`` x WIDTH takes on two threads beyond half of one thread's."""
     x = {"X": normal(rows, WIDTH)}
     calls = [call(model(f"Y = {LAYER_NORM}", x), x, ours=True, threads=threads)[0] for threads in (1, 2)]
-    overheads = fastest([peers.Peer(peers.ORT).overhead(threads) for threads in (1, 2)])
+    overheads = fastest([peers.Peer("ORT").overhead(threads) for threads in (1, 2)])
     one, two = (t - o for t, o in zip(fastest(calls, count=200), overheads, strict=True))
     return two - one / 2
 
 
 def main() -> None:
     print(f"normfuse {normfuse.__version__}, instruction set: {os.environ.get('NORMFUSE_ISA', 'the best')}")
-    overhead = fastest([peers.Peer(peers.ORT).overhead(1)])[0]
+    overhead = fastest([peers.Peer("ORT").overhead(1)])[0]
     print(f"empty session {overhead:.0f} ns\n\n| operator | ORT ns/element | normfuse | ratio |\n|---|---|---|---|")
 
     def print_row(name: str, calls: list[Call]) -> None:
