@@ -12,8 +12,8 @@ are indented.
 
 In a formula, operators have ONNX's names (those of other domains begin with ``microsoft.``, ``normfuse.`` or
 ``own.``), keyword arguments are attributes, numbers have the model's type unless they say another (``int64(2)``), lists
-are of int64, ``full([8], 0.5)``, ``linspace(0, 1, 8)``, ``integers(-9, 9, [2, 8])`` and ``normal(0.1, [2, 8])`` are
-arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
+are of int64, ``full([8], 0.5)``, ``linspace(0, 1, 8)``, ``integers(-9, 9, [2, 8])``, ``signs(127, [2, 8])`` and
+``normal(0.1, [2, 8])`` are arrays, ``scale[8]``, ``bias[8]`` and ``weight[6, 6]``
 are weights, and a name that is given nowhere is an input like x or, as ``shift[2, 1, 8]``, of that shape; both may have
 a type, ``int8.weight[6, 6]``. ``output(d)`` makes a value one more output, ``tensor(int64(2))`` is one constant for
 several nodes, ``default(0.5)`` one that a caller can override. ``If(c, a, b)`` computes a or b, and ``Loop(3, x, F)``
@@ -54,6 +54,7 @@ ARRAYS: dict[str, Callable[..., Any]] = {
     "full": np.full,
     "linspace": lambda low, high, n: np.linspace(low, high, int(n)),
     "integers": lambda low, high, shape: np.random.default_rng(9).integers(int(low), int(high), shape),
+    "signs": lambda size, shape: np.random.default_rng(0).choice([-size, size], shape),
     "normal": lambda deviation, shape: np.random.default_rng(len(shape) + sum(shape)).normal(0, deviation, shape),
 }
 WEIGHTS = {"scale": 1.0, "bias": 0.0, "weight": 0.0}

@@ -58,6 +58,15 @@ def repeat(model: onnx.ModelProto, op_type: str, count: int) -> None:
         renamed[node.output[0]] = value
 
 
+def assert_no_constant_is_unread(model: onnx.ModelProto) -> None:
+    """What nothing reads any more is not kept."""
+    nodes = list(model.graph.node)
+    for node in nodes:  # those of subgraphs, too, which join them
+        nodes.extend(inner for attribute in node.attribute for inner in attribute.g.node)
+    read = {name for node in nodes for name in node.input}
+    assert {tensor.name for tensor in model.graph.initializer} <= read
+
+
 def round_trip(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model as onnx-ir writes it when nothing is changed."""
     return ir.to_proto(ir.from_proto(model))

@@ -24,6 +24,7 @@ from rewrite_harness import (
     CONSTANT_FORMS,
     DOMAIN,
     SpellingBuilder,
+    assert_no_constant_is_unread,
     close,
     fused_nodes,
     meaning_of,
@@ -141,7 +142,8 @@ def _of_treatment(target: Target = "portable", **treatment: Any) -> Way:
 
 def _of_pairs(model: onnx.ModelProto) -> Changed:
     changed = ir.from_proto(model)
-    write_pairs(changed)
+    if write_pairs(changed):
+        assert_no_constant_is_unread(ir.to_proto(changed))
     return Changed(ir.to_proto(changed), model)
 
 

@@ -9,10 +9,12 @@ where only the numbers count.
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +26,7 @@ import onnxruntime
 import pytest
 from corpus_reader import FOLDER, Case, cases, feeds_of
 from families import Family
-from parsed_models import results
-from rewrite_harness import optimize
+from rewrite_harness import assert_no_constant_is_unread, optimize, session_of
 from spelling import SpellingBuilder
 
 import normfuse
@@ -34,20 +35,24 @@ from normfuse.graph_rewrites import Treatment
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
 from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
 from normfuse.host.integer_products import sums_saturate
+from normfuse.meaning import Array
 from normfuse.sessions import session_model as session_models
 from normfuse.sessions.creation import Choices, session_model
 
 pytestmark = pytest.mark.without_vnni
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+OF_INTEGERS = re.compile("QLinear(Conv|MatMul)|QGemm|.*Integer")
+PRODUCTS = re.compile("(Fused)?(Conv|Gemm)$|MatMul(NBits)?$|QLinear(Conv|MatMul)$|QGemm$|MatMulIntegerToFloat$")
 PAIR = {"QuantizeLinear": "Q", "DequantizeLinear": "D"}
 
 
 class Made(NamedTuple):
-    """What is made of a model, in words, and what computes its numbers."""
+    """What is made of a model, in words, the sessions that compute its numbers, and one that gives what is right."""
 
     found: str
-    run: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    sessions: Sequence[onnxruntime.InferenceSession] = ()
+    exact: onnxruntime.InferenceSession | None = None
 
 
 Way = Callable[[onnx.ModelProto, Case, Path], Made]
@@ -67,10 +72,8 @@ def _of_products(products: str) -> Way:
         """Operators in order, those of a pair with the type of their integers."""
         treatment = Treatment(fold_weights="session", products=products)  # type: ignore[arg-type]
         changed, _ = optimize(model, target="standard", treatment=treatment)
-        inner = [node for each in changed.graph.node for attribute in each.attribute for node in attribute.g.node]
-        read = {name for node in (*changed.graph.node, *inner) for name in node.input}
-        assert {each.name for each in changed.graph.initializer} <= read  # what nothing reads is not kept
-        return Made(operators(changed), lambda feeds: results(changed, feeds))
+        assert_no_constant_is_unread(changed)
+        return Made(operators(changed), [session_of(changed, optimized=False)])
 
     return way
 
@@ -79,22 +82,46 @@ def _written_out(model: onnx.ModelProto, _: Case, __: Path) -> Made:
     changed = ir.from_proto(model)
     write_elementwise(changed.graph)
     made = ir.to_proto(changed)
-    return Made(operators(made), lambda feeds: results(made, feeds))
+    return Made(operators(made), [session_of(made, optimized=False)])
 
 
 def _running(model: onnx.ModelProto, case: Case, folder: Path) -> Made:
     """The products of integers that a session of ours runs."""
-    options = harness.session_options("cpu")
-    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
     chosen = dict.fromkeys(filter(None, case.options.get("without", "").split(",")), False)
-    session = normfuse.InferenceSession(model, options, **chosen)
-    harness.run(session, feeds_of(model, case, Family()))
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    ran = [event["args"] for event in events if event["name"].endswith("kernel_time")]
-    found = [each for each in ran if re.match("QLinear(Conv|MatMul)|QGemm|.*Integer", each["op_name"])]
+    session = normfuse.InferenceSession(model, _profiled(folder), **chosen)
+    found = [each for each in _ran(session, model, case) if OF_INTEGERS.match(each["op_name"])]
     types = (re.findall("u?int8", str(each["input_type_shape"]))[0] for each in found)
     names = (f"{each['op_name']} {kind}" for each, kind in zip(found, types, strict=True))
-    return Made(", ".join(names), lambda feeds: harness.run(session, feeds))
+    return Made(", ".join(names), [session])
+
+
+def _profiled(folder: Path) -> onnxruntime.SessionOptions:
+    options = harness.session_options("cpu")
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    return options
+
+
+def _ran(session: onnxruntime.InferenceSession, model: onnx.ModelProto, case: Case) -> list[dict[str, Any]]:
+    """The kernels of a run, as the profile has them."""
+    harness.run(session, feeds_of(model, case, Family()))
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return [event["args"] for event in events if event["name"].endswith("_kernel_time")]
+
+
+def _same_kernels(model: onnx.ModelProto, case: Case, folder: Path) -> Made:
+    """Whether the kernels of products are those of the model, however functions are inlined and with normfuse."""
+    changed, _ = optimize(model)
+    sessions = [harness.create_session(model, options=_profiled(folder))]
+    for late, extended in itertools.product("01", (False, True)):
+        options = _profiled(folder)
+        options.add_session_config_entry("session.disable_aot_function_inlining", late)
+        options = normfuse.session_options(options) if extended else options
+        sessions.append(harness.create_session(changed, options=options))
+    ran = [(each["op_name"] for each in _ran(session, model, case)) for session in sessions]
+    of_products = [Counter(name.removeprefix("Fused") for name in names if PRODUCTS.match(name)) for names in ran]
+    assert of_products[0]
+    found = "same" if all(each == of_products[0] for each in of_products) else str(of_products)
+    return Made(found, sessions[1:], sessions[0])
 
 
 def _planned(model: onnx.ModelProto, _: Case, __: Path) -> Made:
@@ -114,6 +141,7 @@ WAYS: dict[str, Way] = {
     "exact": _of_products("exact integer"),
     "written": _written_out,
     "runs": _running,
+    "kernels": _same_kernels,
     "planned": _planned,
     "estimate": _estimated,
 }
@@ -129,18 +157,24 @@ def test_case(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     model = case.build(SpellingBuilder(case.opsets[0]), "dynamic" in options)
     made = WAYS[options["as"]](model, case, tmp_path)
     assert case.expected.strip() in (made.found, "any")
-    if made.run is None or not comparable:
+    if not comparable:
         return
+    reference = made.exact or session_of(model, optimized=False)
     further = ("infinity", "NaN") if "nonfinite" in options else ()
-    for family in ("noise", "ramp", "outlier", "zeros behind", *further):
+    for family in ("noise", "ramp", "outlier", "zeros behind", "alternating", *further) if made.sessions else ():
         feeds = feeds_of(model, case, Family(family))
-        exact, got = results(model, feeds), made.run(feeds)
-        assert exact.keys() == got.keys()
-        for name, array in exact.items():
-            what = f"{family}, {name}"
-            if "apart" not in options:
-                np.testing.assert_array_equal(got[name], array, what)
-                continue
-            apart = np.abs(got[name].astype(np.float64) - array.astype(np.float64)) / float(options["apart"])
-            assert apart.max(initial=0.0) <= 1.01, what
-            assert np.mean(apart > 0.1) <= float(options.get("share", 0.02)), what
+        exact = harness.run(reference, feeds)
+        for session in made.sessions:
+            got = harness.run(session, feeds)
+            assert exact.keys() == got.keys()
+            for name, array in exact.items():
+                _check_near(got[name], array, options, f"{family}, {name}")
+
+
+def _check_near(got: Array, exact: Array, options: Mapping[str, str], what: str) -> None:
+    if "apart" not in options:
+        np.testing.assert_array_equal(got, exact, what)
+        return
+    apart = np.abs(got.astype(np.float64) - exact.astype(np.float64)) / float(options["apart"])
+    assert apart.max(initial=0.0) <= 1.01, what
+    assert np.mean(apart > 0.1) <= float(options.get("share", 0.02)), what
