@@ -71,10 +71,8 @@ int ChainBuilder::AddOutput(int value) {
 }
 
 int ChainBuilder::SoleConsumer(int value) const {
-  const GraphValue& entry = graph_.value(value);
-  if (length_ == ChainLength::kSingleNode) return kNone;
-  if (entry.is_output || entry.consumers.size() != 1 || entry.consumers[0] == kNone) return kNone;
-  return taken_[static_cast<size_t>(entry.consumers[0])] ? kNone : entry.consumers[0];
+  const int reader = length_ == ChainLength::kSingleNode ? kNone : graph_.OnlyReader(value);
+  return reader == kNone || taken_[static_cast<size_t>(reader)] ? kNone : reader;
 }
 
 int ChainBuilder::FreeProducer(int value, std::string_view op_type) const {
@@ -82,6 +80,26 @@ int ChainBuilder::FreeProducer(int value, std::string_view op_type) const {
   const int producer = graph_.value(value).producer;
   if (producer == kNone || taken_[static_cast<size_t>(producer)]) return kNone;
   return graph_.node(producer).op_type == op_type ? producer : kNone;
+}
+
+int ChainBuilder::InnerProducer(int value, std::string_view op_type) const {
+  const int producer = FreeProducer(value, op_type);
+  const bool fits = producer != kNone && graph_.node(producer).domain.empty() && SoleConsumer(value) != kNone;
+  return fits ? producer : kNone;
+}
+
+std::optional<ChainBuilder::InTurn> ChainBuilder::ReadersInTurn(int value, std::string_view first,
+                                                                std::string_view second) const {
+  const GraphValue& entry = graph_.value(value);
+  if (length_ == ChainLength::kSingleNode || entry.is_output || entry.consumers.size() != 2) return std::nullopt;
+  for (size_t position = 0; position < 2; ++position) {
+    const InTurn readers{entry.consumers[position], entry.consumers[1 - position]};
+    if (readers.first == kNone || readers.second == kNone || readers.first == readers.second) continue;
+    if (taken_[static_cast<size_t>(readers.first)] || !graph_.node(readers.first).Is("", first)) continue;
+    if (!graph_.node(readers.second).Is("", second)) continue;
+    if (SoleConsumer(graph_.Output(graph_.node(readers.first), 0)) == readers.second) return readers;
+  }
+  return std::nullopt;
 }
 
 void ChainBuilder::ReadQuantization(const GraphNode& node, Quantization* quantization) {
@@ -109,8 +127,8 @@ bool ChainBuilder::TakeDequantize(int value, Operand* operand) {
 
 // The Cast of int32 to float32 that makes a value which nothing else reads; kNone if there is none.
 int ChainBuilder::CastOfIntegers(int value) const {
-  const int cast = FreeProducer(value, "Cast");
-  if (cast == kNone || !graph_.node(cast).domain.empty() || SoleConsumer(value) == kNone) return kNone;
+  const int cast = InnerProducer(value, "Cast");
+  if (cast == kNone) return kNone;
   const int integers = graph_.Input(graph_.node(cast), 0);
   if (integers == kNone) return kNone;
   const TensorFacts& facts = graph_.Facts(integers);
@@ -151,10 +169,9 @@ bool ChainBuilder::TakeIntegersInFront() {
   Chain& chain = found_.chain;
   if (chain.x.tensor.input == TensorRef::kAbsent || chain.x.quantization.present()) return false;
   const int value = graph_.Input(anchor(), 0);
-  const int mul = FreeProducer(value, "Mul");
-  const bool scales = mul != kNone && graph_.node(mul).domain.empty() && SoleConsumer(value) != kNone;
+  const int mul = InnerProducer(value, "Mul");
   Operand x;
-  if (!(scales && TakeIntegers(mul, &x)) && !TakeCastOfFirstProduct(value, &x)) return false;
+  if (!(mul != kNone && TakeIntegers(mul, &x)) && !TakeCastOfFirstProduct(value, &x)) return false;
   x.name = chain.x.name;
   chain.x = std::move(x);
   // The first input was the old X, and nothing else.
@@ -219,9 +236,9 @@ bool ChainBuilder::ReadAnchorIntegers() {
 
 Operand ChainBuilder::ReadOperand(int value, const char* name, Align align) {
   Operand operand;
-  const int mul = FreeProducer(value, "Mul");
-  const bool scales = mul != kNone && graph_.node(mul).domain.empty() && SoleConsumer(value) != kNone;
-  const bool taken = value != kNone && (TakeDequantize(value, &operand) || (scales && TakeIntegers(mul, &operand)));
+  const int mul = InnerProducer(value, "Mul");
+  const bool taken =
+      value != kNone && (TakeDequantize(value, &operand) || (mul != kNone && TakeIntegers(mul, &operand)));
   if (value != kNone && !taken) operand = ReadTensor(value, name);
   operand.align = align;
   operand.name = name;
@@ -251,13 +268,13 @@ void ChainBuilder::ReadX(int value, bool with_residual, bool with_factor) {
 // Where(mask, x, number) or Where(mask, number, x): scores of an attention, some of which are hidden. On a
 // GPU the Where is an operator of its own.
 std::optional<Step> ChainBuilder::TakeMask(int* value) {
-  const int producer = FreeProducer(*value, "Where");
-  if (length_ != ChainLength::kAny || producer == kNone || SoleConsumer(*value) == kNone) return std::nullopt;
+  const int producer = InnerProducer(*value, "Where");
+  if (length_ != ChainLength::kAny || producer == kNone) return std::nullopt;
   const GraphNode& where = graph_.node(producer);
   const int shown = graph_.Input(where, 0);
   const TensorFacts& whole = graph_.Facts(*value);
   const int rank = graph_.Facts(shown).rank;
-  if (!where.domain.empty() || !IsFloat(whole.type) || rank < 0 || rank > whole.rank) return std::nullopt;
+  if (!IsFloat(whole.type) || rank < 0 || rank > whole.rank) return std::nullopt;
   for (size_t position = 1; position <= 2; ++position) {
     const int x = graph_.Input(where, position);
     float fill = 0;
@@ -278,8 +295,8 @@ void ChainBuilder::ReadStep(StepKind kind, int value, const char* name, Align al
 
 // x * constant of one element; not of a matrix product, which ORT gives the factor to.
 void ChainBuilder::TakeFactor(int* value) {
-  const int producer = FreeProducer(*value, "Mul");
-  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return;
+  const int producer = InnerProducer(*value, "Mul");
+  if (producer == kNone) return;
   const GraphNode& mul = graph_.node(producer);
   int x = graph_.Input(mul, 0);
   int factor = graph_.Input(mul, 1);
@@ -333,11 +350,7 @@ bool ChainBuilder::TakeRequantizedAdd(int value) {
   if (SoleConsumer(sum) == kNone || FreeProducer(sum, "Add") == kNone) return false;
   const TensorFacts scale = graph_.Facts(graph_.Input(node, 1));
   if (!scale.constant || scale.constant->ElementCount() != 1) return false;
-  for (size_t position = 1; position < 3; ++position) {
-    if (!SameConstant(graph_, graph_.Input(node, position), graph_.Input(graph_.node(dequantize), position)))
-      return false;
-  }
-  if (!TakeResidualAdd(sum)) return false;
+  if (!HaveSameParameters(graph_, node, graph_.node(dequantize)) || !TakeResidualAdd(sum)) return false;
   AddNode(quantize);
   AddNode(dequantize);
   Quantization quantization;
@@ -350,39 +363,34 @@ bool ChainBuilder::TakeRequantizedAdd(int value) {
   return true;
 }
 
+std::optional<ChainBuilder::AddedConstant> ChainBuilder::TakeAddedConstant(int value, int least_rank) {
+  const int producer = InnerProducer(value, "Add");
+  if (producer == kNone) return std::nullopt;
+  for (size_t position = 0; position < 2; ++position) {
+    const AddedConstant added{graph_.Input(graph_.node(producer), 1 - position),
+                              graph_.Input(graph_.node(producer), position)};
+    const TensorFacts& facts = graph_.Facts(added.constant);
+    const TensorFacts& x = graph_.Facts(added.x);
+    if (!facts.constant || facts.rank < least_rank || facts.rank > 1 || x.constant || x.rank < 0) continue;
+    AddNode(producer);
+    return added;
+  }
+  return std::nullopt;
+}
+
 // Add(MatMul(...), constant of one dimension): the bias of a linear layer.
 Operand ChainBuilder::TakeResidualBias(int* value) {
-  const int producer = FreeProducer(*value, "Add");
-  if (producer == kNone || !graph_.node(producer).domain.empty() || SoleConsumer(*value) == kNone) return {};
-  const GraphNode& add = graph_.node(producer);
-  for (size_t position = 0; position < 2; ++position) {
-    const int bias = graph_.Input(add, position);
-    const int other = graph_.Input(add, 1 - position);
-    const TensorFacts& facts = graph_.Facts(bias);
-    if (!facts.constant || facts.rank != 1 || graph_.Facts(other).rank < 0) continue;
-    if (graph_.Facts(other).constant) continue;
-    AddNode(producer);
-    *value = other;
-    return ReadTensor(bias, "residual_bias");
-  }
-  return {};
+  const std::optional<AddedConstant> added = TakeAddedConstant(*value, /*least_rank=*/1);
+  if (!added) return {};
+  *value = added->x;
+  return ReadTensor(added->constant, "residual_bias");
 }
 
 void ChainBuilder::ReadXWithConstantBias(int value) {
   std::vector<Step>& behind = found_.chain.behind;
-  const int producer = FreeProducer(value, "Add");
-  if (producer != kNone && graph_.node(producer).domain.empty() && SoleConsumer(value) != kNone) {
-    const GraphNode& add = graph_.node(producer);
-    for (size_t position = 0; position < 2; ++position) {
-      const int bias = graph_.Input(add, position);
-      const int x = graph_.Input(add, 1 - position);
-      const TensorFacts& facts = graph_.Facts(bias);
-      const TensorFacts& x_facts = graph_.Facts(x);
-      if (!facts.constant || facts.rank > 1 || x_facts.constant || x_facts.rank < 0) continue;
-      AddNode(producer);
-      behind.insert(behind.begin(), Add(ReadTensor(bias, "bias")));
-      return ReadXBehindPairs(x);
-    }
+  if (const std::optional<AddedConstant> added = TakeAddedConstant(value, /*least_rank=*/0)) {
+    behind.insert(behind.begin(), Add(ReadTensor(added->constant, "bias")));
+    value = added->x;
   }
   ReadXBehindPairs(value);
 }
@@ -396,27 +404,18 @@ bool ChainBuilder::ReadScalar(int value, float* scalar) {
 }
 
 bool ChainBuilder::TakeNanToZero(int* value) {
-  const GraphValue& entry = graph_.value(*value);
-  if (length_ == ChainLength::kSingleNode || entry.is_output || entry.consumers.size() != 2) return false;
-  for (size_t position = 0; position < 2; ++position) {
-    const int is_nan = entry.consumers[position];
-    const int where = entry.consumers[1 - position];
-    if (is_nan == kNone || where == kNone || taken_[static_cast<size_t>(where)]) continue;
-    if (taken_[static_cast<size_t>(is_nan)] || !graph_.node(is_nan).Is("", "IsNaN")) continue;
-    const GraphNode& node = graph_.node(where);
-    const int condition = graph_.Output(graph_.node(is_nan), 0);
-    if (!node.Is("", "Where") || SoleConsumer(condition) != where) continue;
-    if (graph_.Input(node, 0) != condition || graph_.Input(node, 2) != *value) continue;
-    const int zero = graph_.Input(node, 1);
-    float scalar = 0;
-    if (!ReadScalar(zero, &scalar) || scalar != 0) continue;
-    if (!CertainlyFits(graph_.Facts(zero), graph_.Facts(*value))) continue;
-    AddNode(is_nan);
-    AddNode(where);
-    *value = graph_.Output(node, 0);
-    return true;
-  }
-  return false;
+  const std::optional<InTurn> readers = ReadersInTurn(*value, "IsNaN", "Where");
+  if (!readers) return false;
+  const GraphNode& where = graph_.node(readers->second);
+  if (graph_.Input(where, 0) != graph_.Output(graph_.node(readers->first), 0)) return false;
+  const int zero = graph_.Input(where, 1);
+  float scalar = 0;
+  if (graph_.Input(where, 2) != *value || !ReadScalar(zero, &scalar) || scalar != 0) return false;
+  if (!CertainlyFits(graph_.Facts(zero), graph_.Facts(*value))) return false;
+  AddNode(readers->first);
+  AddNode(readers->second);
+  *value = graph_.Output(where, 0);
+  return true;
 }
 
 bool ChainBuilder::ReadActivationParams(const GraphNode& node, const ActivationSpelling& spelling, Step* step) {
@@ -457,22 +456,13 @@ bool AnySpelling(const GraphNode& node, Use&& use) {
 
 // x * Sigmoid(x): two nodes until opset 24.
 bool ChainBuilder::TakeSilu(int* value) {
-  const GraphValue& entry = graph_.value(*value);
-  if (length_ == ChainLength::kSingleNode || entry.is_output || entry.consumers.size() != 2) return false;
-  for (size_t position = 0; position < 2; ++position) {
-    const int sigmoid = entry.consumers[position];
-    const int mul = entry.consumers[1 - position];
-    if (sigmoid == kNone || mul == kNone || sigmoid == mul) continue;
-    if (taken_[static_cast<size_t>(sigmoid)] || taken_[static_cast<size_t>(mul)]) continue;
-    if (!graph_.node(sigmoid).Is("", "Sigmoid") || !graph_.node(mul).Is("", "Mul")) continue;
-    if (SoleConsumer(graph_.Output(graph_.node(sigmoid), 0)) != mul) continue;
-    AddNode(sigmoid);
-    AddNode(mul);
-    found_.chain.behind.push_back(Activate({Activation::kSwish, {1.0f}}));
-    *value = graph_.Output(graph_.node(mul), 0);
-    return true;
-  }
-  return false;
+  const std::optional<InTurn> readers = ReadersInTurn(*value, "Sigmoid", "Mul");
+  if (!readers) return false;
+  AddNode(readers->first);
+  AddNode(readers->second);
+  found_.chain.behind.push_back(Activate({Activation::kSwish, {1.0f}}));
+  *value = graph_.Output(graph_.node(readers->second), 0);
+  return true;
 }
 
 // The same of a dequantised x, where ORT has made a DequantizeLinear for each of the two nodes.

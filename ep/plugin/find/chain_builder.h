@@ -109,6 +109,20 @@ class ChainBuilder {
   // The only node that reads the value, if the value is used nowhere else and that node is free.
   int SoleConsumer(int value) const;
   int FreeProducer(int value, std::string_view op_type) const;
+  // That of ONNX's own domain, if nothing else reads the value.
+  int InnerProducer(int value, std::string_view op_type) const;
+  struct InTurn {
+    int first;
+    int second;
+  };
+  // The only two nodes that read the value, of which the second alone reads what the first makes of it.
+  std::optional<InTurn> ReadersInTurn(int value, std::string_view first, std::string_view second) const;
+  struct AddedConstant {
+    int x;
+    int constant;
+  };
+  // An Add of a constant of at most one dimension.
+  std::optional<AddedConstant> TakeAddedConstant(int value, int least_rank);
   void ReadQuantization(const GraphNode& node, Quantization* quantization);
   bool TakeDequantize(int value, Operand* operand);
   bool TakeIntegers(int mul, Operand* operand);

@@ -122,12 +122,12 @@ class Finder {
 
   std::vector<Site> Run() {
     MarkForeignNodes();
-    ForEachFreeNode([this](int index) { TryOwnOperator(index); });
-    ForEachFreeNode([this](int index) { TryNormalization(index); });
-    ForEachFreeNode([this](int index) { TryIntegers(index); });
-    ForEachFreeNode([this](int index) { TryElementwise(index); });
-    ForEachFreeNode([this](int index) { TryPair(index); });
-    ForEachFreeNode([this](int index) { TryQuantization(index); });
+    for (const auto attempt : {&Finder::TryOwnOperator, &Finder::TryNormalization, &Finder::TryIntegers,
+                               &Finder::TryElementwise, &Finder::TryPair, &Finder::TryQuantization}) {
+      for (size_t i = 0; i < graph_.nodes().size(); ++i) {
+        if (!taken_[i]) (this->*attempt)(static_cast<int>(i));
+      }
+    }
     std::vector<Site> found;
     for (const std::unique_ptr<Site>& site : sites_) {
       if (site != nullptr && !IsTakenByOther(*site)) found.push_back(std::move(*site));
@@ -136,13 +136,6 @@ class Finder {
   }
 
  private:
-  template <typename Visit>
-  void ForEachFreeNode(Visit&& visit) {
-    for (size_t i = 0; i < graph_.nodes().size(); ++i) {
-      if (!taken_[i]) visit(static_cast<int>(i));
-    }
-  }
-
   // A node that could not start a chain may have been taken up by another one after all.
   bool IsTakenByOther(const Site& site) const {
     return !site.found && taken_[static_cast<size_t>(site.anchor)] &&
@@ -237,9 +230,9 @@ class Finder {
     const int y = graph_.Output(node, 0);
     const GraphNode* conv = graph_.ProducerOf(x);
     if (search_.units == nullptr || y == kNone || conv == nullptr || !conv->Is("", "Conv")) return false;
-    if (!IsInsideConv(node) || graph_.value(x).consumers.size() != 1) return false;
-    const std::vector<int>& readers = graph_.value(y).consumers;
-    return readers.size() == 1 && readers.front() != kNone && IsQuantize(graph_.node(readers.front()));
+    if (!IsInsideConv(node) || graph_.OnlyReader(x) == kNone) return false;
+    const int reader = graph_.OnlyReader(y);
+    return reader != kNone && IsQuantize(graph_.node(reader));
   }
 
   bool TryStep(int index) {
@@ -272,7 +265,7 @@ class Finder {
 
   void TryQuantization(int index) {
     const GraphNode& node = graph_.node(index);
-    const bool dequantize = node.Is("", "DequantizeLinear") || node.Is("com.microsoft", "DequantizeLinear");
+    const bool dequantize = IsDequantize(node);
     const bool quantize = node.Is("", "QuantizeLinear") || node.Is("com.microsoft", "QuantizeLinear");
     if (!dequantize && !quantize) return;
     if (quantize && !DividesInFloat32(node)) {

@@ -13,10 +13,6 @@ namespace {
 
 bool IsFree(const GraphNode& node) { return node.provider.empty() || node.provider == kEpName; }
 
-bool IsReadOnce(const GraphValue& value) {
-  return value.consumers.size() == 1 && value.consumers.front() != kNone && !value.is_output;
-}
-
 // The node's axis from the front; nothing: there is none of that rank.
 std::optional<int64_t> AxisOf(const GraphNode& node, int64_t by_default, int rank) {
   int64_t axis = by_default;
@@ -43,7 +39,7 @@ void TakeConcat(GraphView& graph, bool takes_all, FoundChain* found) {
   const auto place = static_cast<size_t>(found->chain.x.tensor.input);
   const int value = found->inputs[place];
   const GraphNode* concat = graph.ProducerOf(value);
-  if (concat == nullptr || !concat->Is("", "Concat") || !IsFree(*concat) || !IsReadOnce(graph.value(value))) return;
+  if (concat == nullptr || !concat->Is("", "Concat") || !IsFree(*concat) || graph.OnlyReader(value) == kNone) return;
   const TensorFacts& x = graph.Facts(value);
   const std::optional<int64_t> axis = AxisOf(*concat, -1, x.rank);
   const bool fits = axis && std::all_of(concat->inputs.begin(), concat->inputs.end(), [&](int part) {
@@ -78,8 +74,8 @@ std::vector<int64_t> SizesOf(GraphView& graph, const GraphNode& split) {
 void TakeSplit(GraphView& graph, bool takes_all, FoundChain* found) {
   const auto place = static_cast<size_t>(found->chain.store.output);
   const int value = found->outputs[place];
-  if (!IsReadOnce(graph.value(value))) return;
-  const int index = graph.value(value).consumers.front();
+  const int index = graph.OnlyReader(value);
+  if (index == kNone) return;
   const GraphNode& split = graph.node(index);
   if (!split.Is("", "Split") || !IsFree(split)) return;
   const TensorFacts& y = graph.Facts(value);

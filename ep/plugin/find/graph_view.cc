@@ -30,7 +30,12 @@ Result GraphView::Read(const ort::Graph* graph, GivenInitializers* given) {
   values_.reserve(2 * count);
   by_name_.reserve(2 * count);
   for (const ort::Node* node : nodes) NORMFUSE_RETURN_IF_ERROR(ReadNode(node));
-  return MarkOutputs(graph);
+  std::vector<int> outputs;
+  NORMFUSE_RETURN_IF_ERROR(ReadValues(graph, api.Graph_GetNumOutputs, api.Graph_GetOutputs, &outputs));
+  for (const int value : outputs) {
+    if (value != kNone) values_[static_cast<size_t>(value)].is_output = true;
+  }
+  return {};
 }
 
 Result GraphView::ReadNode(const ort::Node* node) {
@@ -45,10 +50,9 @@ Result GraphView::ReadNode(const ort::Node* node) {
   NORMFUSE_RETURN_IF_ORT_ERROR(api.Node_GetSinceVersion(node, &entry.since_version));
   if (entry.domain == "ai.onnx") entry.domain.clear();
   const size_t index = nodes_.size() - 1;
-  NORMFUSE_RETURN_IF_ERROR(ReadPorts(index, /*inputs=*/true));
-  NORMFUSE_RETURN_IF_ERROR(ReadPorts(index, /*inputs=*/false));
+  NORMFUSE_RETURN_IF_ERROR(ReadUses(index));
   NameByOutput(&nodes_[index]);
-  return ReadImplicitInputs(index);
+  return {};
 }
 
 // Names of nodes are optional in ONNX. Reports name such a node by its first output, as the rewriting pass does.
@@ -58,59 +62,36 @@ void GraphView::NameByOutput(GraphNode* node) const {
   if (named != node->outputs.end()) node->name = value(*named).name;
 }
 
-Result GraphView::ReadPorts(size_t node_index, bool inputs) {
+Result GraphView::ReadUses(size_t node_index) {
   const ort::Api& api = GetApi();
-  const ort::Node* node = nodes_[node_index].node;
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetNumInputs(node, &count) : api.Node_GetNumOutputs(node, &count));
-  buffer_.assign(count, nullptr);
-  NORMFUSE_RETURN_IF_ORT_ERROR(inputs ? api.Node_GetInputs(node, buffer_.data(), count)
-                                      : api.Node_GetOutputs(node, buffer_.data(), count));
-  std::vector<int>& ports = inputs ? nodes_[node_index].inputs : nodes_[node_index].outputs;
-  ports.reserve(count);
-  for (const ort::ValueInfo* info : buffer_) {
-    int value = kNone;
-    NORMFUSE_RETURN_IF_ERROR(Intern(info, &value));
-    ports.push_back(value);
-    if (value == kNone) continue;
-    if (inputs) {
-      values_[static_cast<size_t>(value)].consumers.push_back(static_cast<int>(node_index));
-    } else {
-      values_[static_cast<size_t>(value)].producer = static_cast<int>(node_index);
+  GraphNode& entry = nodes_[node_index];
+  const int index = static_cast<int>(node_index);
+  NORMFUSE_RETURN_IF_ERROR(ReadValues(entry.node, api.Node_GetNumInputs, api.Node_GetInputs, &entry.inputs));
+  NORMFUSE_RETURN_IF_ERROR(ReadValues(entry.node, api.Node_GetNumOutputs, api.Node_GetOutputs, &entry.outputs));
+  NORMFUSE_RETURN_IF_ERROR(
+      ReadValues(entry.node, api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs, &entry.implicit_inputs));
+  const auto add = [this](const std::vector<int>& read, int consumer) {
+    for (const int value : read) {
+      if (value != kNone) values_[static_cast<size_t>(value)].consumers.push_back(consumer);
     }
+  };
+  add(entry.inputs, index);
+  add(entry.implicit_inputs, kNone);
+  for (const int value : entry.outputs) {
+    if (value != kNone) values_[static_cast<size_t>(value)].producer = index;
   }
   return {};
 }
 
-Result GraphView::ReadImplicitInputs(size_t node_index) {
-  const ort::Api& api = GetApi();
-  const ort::Node* node = nodes_[node_index].node;
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Node_GetNumImplicitInputs(node, &count));
-  if (count == 0) return {};
-  buffer_.assign(count, nullptr);
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Node_GetImplicitInputs(node, buffer_.data(), count));
-  for (const ort::ValueInfo* info : buffer_) {
-    int value = kNone;
-    NORMFUSE_RETURN_IF_ERROR(Intern(info, &value));
-    if (value == kNone) continue;
-    values_[static_cast<size_t>(value)].consumers.push_back(kNone);
-    nodes_[node_index].implicit_inputs.push_back(value);
-  }
-  return {};
-}
-
-Result GraphView::MarkOutputs(const ort::Graph* graph) {
-  const ort::Api& api = GetApi();
-  size_t count = 0;
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Graph_GetNumOutputs(graph, &count));
-  buffer_.assign(count, nullptr);
-  NORMFUSE_RETURN_IF_ORT_ERROR(api.Graph_GetOutputs(graph, buffer_.data(), count));
-  for (const ort::ValueInfo* info : buffer_) {
-    int value = kNone;
-    NORMFUSE_RETURN_IF_ERROR(Intern(info, &value));
-    if (value != kNone) values_[static_cast<size_t>(value)].is_output = true;
-  }
+template <typename Owner, typename Count, typename Get>
+Result GraphView::ReadValues(const Owner* owner, Count count, Get get, std::vector<int>* values) {
+  size_t size = 0;
+  NORMFUSE_RETURN_IF_ORT_ERROR(count(owner, &size));
+  if (size == 0) return {};
+  buffer_.assign(size, nullptr);
+  NORMFUSE_RETURN_IF_ORT_ERROR(get(owner, buffer_.data(), size));
+  values->reserve(size);
+  for (const ort::ValueInfo* info : buffer_) NORMFUSE_RETURN_IF_ERROR(Intern(info, &values->emplace_back(kNone)));
   return {};
 }
 

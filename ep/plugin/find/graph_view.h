@@ -71,6 +71,12 @@ class GraphView {
     const int producer = value == kNone ? kNone : values_[static_cast<size_t>(value)].producer;
     return producer == kNone ? nullptr : &node(producer);
   }
+  // The node that alone reads the value; kNone where there is none, or the value is an output of the graph.
+  int OnlyReader(int value) const {
+    if (value == kNone || values_[static_cast<size_t>(value)].is_output) return kNone;
+    const std::vector<int>& consumers = values_[static_cast<size_t>(value)].consumers;
+    return consumers.size() == 1 ? consumers.front() : kNone;
+  }
   // Whether anything reads the value.
   bool IsUsed(int value) const {
     return value != kNone &&
@@ -83,9 +89,9 @@ class GraphView {
  private:
   Result ReadNode(const ort::Node* node);
   void NameByOutput(GraphNode* node) const;
-  Result ReadPorts(size_t node_index, bool inputs);
-  Result ReadImplicitInputs(size_t node_index);
-  Result MarkOutputs(const ort::Graph* graph);
+  template <typename Owner, typename Count, typename Get>
+  Result ReadValues(const Owner* owner, Count count, Get get, std::vector<int>* values);
+  Result ReadUses(size_t node_index);
   Result Intern(const ort::ValueInfo* info, int* value);
   Result ReadFacts(const GraphValue& value, TensorFacts* facts) const;
 

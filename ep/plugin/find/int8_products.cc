@@ -2,36 +2,14 @@
 
 #include <algorithm>
 
-#include "spec/tables.h"
+#include "plugin/find/quantization_nodes.h"
 
 namespace normfuse::plugin {
 namespace {
 
 bool IsProduct(const GraphNode& node) { return node.Is("", "MatMul") || node.Is("", "Gemm") || node.Is("", "Conv"); }
 
-bool IsOf(const GraphNode& node, const char* op_type) {
-  return node.Is("", op_type) || node.Is("com.microsoft", op_type);
-}
-
-// Also at the end of a chain of ours: one that is given back becomes standard nodes.
-bool Quantizes(const GraphNode& node) { return IsOf(node, "QuantizeLinear") || node.domain == kOperatorDomain; }
-
-bool Dequantizes(const GraphNode& node) { return IsOf(node, "DequantizeLinear") || node.domain == kOperatorDomain; }
-
 bool IsInt8(GraphView& graph, int value) { return value != kNone && graph.Facts(value).type == DataType::kInt8; }
-
-const GraphNode* OnlyReaderOf(const GraphView& graph, int value) {
-  if (value == kNone || graph.value(value).is_output) return nullptr;
-  const std::vector<int>& consumers = graph.value(value).consumers;
-  return consumers.size() == 1 && consumers.front() != kNone ? &graph.node(consumers.front()) : nullptr;
-}
-
-// Whether a tensor lies between a QuantizeLinear and its one DequantizeLinear.
-bool IsInPair(const GraphView& graph, int value) {
-  const GraphNode* producer = graph.ProducerOf(value);
-  const GraphNode* reader = OnlyReaderOf(graph, value);
-  return producer != nullptr && Quantizes(*producer) && reader != nullptr && Dequantizes(*reader);
-}
 
 bool IsConstant(GraphView& graph, int value) {
   return value != kNone && graph.value(value).producer == kNone && graph.Facts(value).constant != nullptr;
@@ -42,16 +20,15 @@ bool RunsInIntegers(GraphView& graph, const GraphNode& product) {
   bool multiplies_int8 = false;
   for (const size_t position : {0, 1}) {
     const GraphNode* dequantize = graph.ProducerOf(graph.Input(product, position));
-    if (dequantize == nullptr || !IsOf(*dequantize, "DequantizeLinear")) return false;
+    if (dequantize == nullptr || !IsDequantize(*dequantize)) return false;
     const int source = graph.Input(*dequantize, 0);
     if (!IsInt8(graph, source) || IsConstant(graph, source)) continue;
     if (!IsInPair(graph, source)) return false;
     multiplies_int8 = true;
   }
-  const GraphNode* reader = OnlyReaderOf(graph, graph.Output(product, 0));
-  const bool quantized = reader != nullptr && IsOf(*reader, "QuantizeLinear");
-  if (!quantized) return multiplies_int8 && !product.Is("", "Conv");
-  const int y = graph.Output(*reader, 0);
+  const int reader = graph.OnlyReader(graph.Output(product, 0));
+  if (reader == kNone || !IsQuantize(graph.node(reader))) return multiplies_int8 && !product.Is("", "Conv");
+  const int y = graph.Output(graph.node(reader), 0);
   return multiplies_int8 && (!IsInt8(graph, y) || IsInPair(graph, y));
 }
 
@@ -64,7 +41,7 @@ bool IsResultOfProduct(GraphView& graph, int value) {
 
 bool IsFactorOfProduct(GraphView& graph, int value) {
   if (!IsInt8(graph, value) || !IsInPair(graph, value)) return false;
-  const int factor = graph.Output(*OnlyReaderOf(graph, value), 0);
+  const int factor = graph.Output(graph.node(graph.OnlyReader(value)), 0);
   if (factor == kNone) return false;
   const std::vector<int>& consumers = graph.value(factor).consumers;
   return std::any_of(consumers.begin(), consumers.end(), [&](int consumer) {

@@ -20,12 +20,6 @@ bool IsByte(DataType type) { return type == DataType::kInt8 || type == DataType:
 
 bool Is16Bit(DataType type) { return type == DataType::kInt16 || type == DataType::kUint16; }
 
-// A node of our own that is given back becomes standard nodes: where it reads or gives integers, a DequantizeLinear is the
-// first of them, a QuantizeLinear the last.
-bool MayQuantize(const GraphNode& node) { return IsQuantize(node) || node.domain == kOperatorDomain; }
-
-bool MayDequantize(const GraphNode& node) { return IsDequantize(node) || node.domain == kOperatorDomain; }
-
 // Integers of 8 bits, or also of 16.
 bool IsTaken(DataType type, bool allows_16_bits) { return IsByte(type) || (allows_16_bits && Is16Bit(type)); }
 
@@ -87,24 +81,20 @@ void IntegerUnits::MarkWeights(const GraphNode& node, const Surroundings& around
 
 IntegerUnits::Surroundings IntegerUnits::Around(const GraphNode& node) const {
   Surroundings around;
-  const auto only_reader = [this](int value) {
-    const GraphValue& entry = graph_.value(value);
-    return entry.is_output || entry.consumers.size() != 1 ? kNone : entry.consumers.front();
-  };
   for (const int value : node.inputs) {
     if (value == kNone) continue;
     const int producer = graph_.value(value).producer;
-    const bool fits = producer != kNone && IsDequantize(graph_.node(producer)) && only_reader(value) != kNone;
+    const bool fits = producer != kNone && IsDequantize(graph_.node(producer)) && graph_.OnlyReader(value) != kNone;
     if (fits) around.dequantizers.push_back(producer);
     around.reads_only_quantized = around.reads_only_quantized && fits;
   }
   for (int value : node.outputs) {
     if (value == kNone) continue;
-    int reader = only_reader(value);
+    int reader = graph_.OnlyReader(value);
     const bool clips = reader != kNone && (graph_.node(reader).Is("", "Relu") || graph_.node(reader).Is("", "Clip"));
     if (clips) {
       around.clip = reader;
-      reader = only_reader(graph_.Output(graph_.node(reader), 0));
+      reader = graph_.OnlyReader(graph_.Output(graph_.node(reader), 0));
     }
     const bool fits = reader != kNone && IsQuantize(graph_.node(reader));
     if (fits) around.quantizers.push_back(reader);
@@ -117,13 +107,8 @@ IntegerUnits::Surroundings IntegerUnits::Around(const GraphNode& node) const {
 // DequantizeLinear have become uint8 where the kernels want that (QDQS8ToU8Transformer).
 DataType IntegerUnits::TypeOf(int value) {
   const DataType type = graph_.Facts(value).type;
-  if (type != DataType::kInt8 || !shifts_int8_) return type;
-  const GraphValue& entry = graph_.value(value);
-  const bool paired = entry.producer != kNone && MayQuantize(graph_.node(entry.producer)) && !entry.is_output &&
-                      entry.consumers.size() == 1 && entry.consumers.front() != kNone &&
-                      MayDequantize(graph_.node(entry.consumers.front()));
-  if (!paired) return type;
-  for (const int node : {entry.producer, entry.consumers.front()}) {
+  if (type != DataType::kInt8 || !shifts_int8_ || !IsInPair(graph_, value)) return type;
+  for (const int node : {graph_.value(value).producer, graph_.OnlyReader(value)}) {
     if (graph_.node(node).domain == kOperatorDomain) continue;
     const int zero_point = graph_.Input(graph_.node(node), 2);
     const std::shared_ptr<const ConstantTensor> zero =

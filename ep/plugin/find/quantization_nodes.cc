@@ -42,6 +42,15 @@ bool IsDequantize(const GraphNode& node) { return IsOf(node, "DequantizeLinear")
 
 bool IsQuantize(const GraphNode& node) { return IsOf(node, "QuantizeLinear") && DividesInFloat32(node); }
 
+bool IsInPair(const GraphView& graph, int value) {
+  const GraphNode* producer = graph.ProducerOf(value);
+  const int reader = graph.OnlyReader(value);
+  if (producer == nullptr || reader == kNone) return false;
+  const GraphNode& behind = graph.node(reader);
+  return (IsQuantize(*producer) || producer->domain == kOperatorDomain) &&
+         (IsDequantize(behind) || behind.domain == kOperatorDomain);
+}
+
 bool SameConstant(GraphView& graph, int value, int other) {
   if (value == other) return true;
   if (value == kNone || other == kNone) return false;

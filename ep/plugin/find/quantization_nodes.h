@@ -15,6 +15,10 @@ bool IsDequantize(const GraphNode& node);
 // Those that divide in float32 alone.
 bool IsQuantize(const GraphNode& node);
 
+// Whether the value lies between a QuantizeLinear and its one DequantizeLinear. So it may beside a node of our own: one that is
+// given back becomes standard nodes, the first of which dequantises, and the last of which quantises.
+bool IsInPair(const GraphView& graph, int value);
+
 // Whether two values are one, or constants of the same type, shape and numbers.
 bool SameConstant(GraphView& graph, int value, int other);
 
