@@ -56,7 +56,6 @@ def test_block(name: str, exporter: str, tmp_path: Path) -> None:
     module.eval()
     model = exported(module, inputs, exporter)
     result = normfuse.optimize(model)
-    assert result.report.verification is not None
     assert result.report.verification.passed
     path = tmp_path / "optimized.onnx"
     result.save(path)

@@ -48,7 +48,6 @@ def check_report(output: str, manifest: Path, backend: str = "cpu") -> None:
 def linux_host(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The host program and the library of the installed onnxruntime."""
     package = find_spec("onnxruntime")
-    assert package is not None
     assert package.origin is not None
     (runtime,) = (Path(package.origin).parent / "capi").glob("libonnxruntime.so.*")
     program = tmp_path_factory.mktemp("linux") / "host"

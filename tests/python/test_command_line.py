@@ -254,8 +254,6 @@ def test_whatever_happens_is_a_sentence(
 def test_a_reader_that_goes_away_changes_no_exit_code(model: Path, arguments: list[str], code: int) -> None:
     command = [sys.executable, "-m", "normfuse", *arguments, str(model)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == code

@@ -442,7 +442,6 @@ def test_sites_are_compared_in_batches_that_fit_into_memory(monkeypatch: pytest.
     original = models.transformer_encoder(layers=2, hidden=32)
     optimized = normfuse.optimize(original, verify=False).model
     report = normfuse.verify(original, optimized)
-    assert report.diff_sites is not None
     assert (report.diff_sites.found, report.diff_sites.right, report.samples) == (9, 9, 4)
     faulty = copy.deepcopy(optimized)
     node = [node for node in faulty.graph.node if "LayerNormalization" in node.op_type][-1]

@@ -41,7 +41,6 @@ def weights(low: int, high: int, dtype: type = np.int8) -> np.ndarray:
 
 def said_of(model: onnx.ModelProto) -> Quantization:
     found = quantization_of(load_model(model), with_pairs=True)
-    assert found is not None
     assert not found.not_asked
     return found
 

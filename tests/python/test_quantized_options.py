@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from command import Run
 from onnx import numpy_helper
 from parsed_models import parse, results
 
 import normfuse
-from normfuse.cli import main
 from normfuse.cli.schema import json_schema
 from normfuse.graph_rewrites.quantization import quantization_removal
 from normfuse.host.config_entries import disabled_optimizers
@@ -81,16 +80,6 @@ def as_json(report: normfuse.OptimizationReport) -> Any:
     return data
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["normfuse", *map(str, arguments)])
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
-
-
 # Weights
 
 
@@ -100,7 +89,6 @@ def test_weights_are_folded_where_they_stay_floats_in_any_session() -> None:
     assert floats(normfuse.optimize(model, verify=False).model) == 0
     result = normfuse.optimize(model, fold_weights=True, samples=2)
     folding = result.report.folding
-    assert folding is not None
     assert (folding.written, folding.folded, folding.left, folding.gain) == (True, 1, 2, None)
     assert folding.bytes_added == 3 * 6 * 16 - 4  # the scale is gone, too
     assert "1 quantised weights are dequantised once instead of in every run: 284 bytes more." in folding.message
@@ -152,7 +140,6 @@ def test_a_product_that_becomes_a_gemm_is_left_as_well() -> None:
         folding = normfuse.optimize(
             parse(rewritten, V=weights, **tensors), fold_weights=True, verify=False
         ).report.folding
-        assert folding is not None
         assert (folding.left, folding.folded) == (left, 1 - left)
 
 
@@ -162,7 +149,6 @@ def test_weights_that_two_nodes_dequantise_are_folded_once() -> None:
     model = parse(text, W=np.full((4, 4), 3, np.int8), s=np.array(0.5, F32))
     result = normfuse.optimize(model, fold_weights=True, target="standard")
     assert len(result.model.graph.initializer) == 1
-    assert result.report.folding is not None
     assert result.report.folding.bytes_added == 4 * 16 - 16 - 4
 
 
@@ -197,9 +183,7 @@ def test_tuning_folds_where_that_is_faster(
     weigh(factor)
     result = normfuse.optimize(quantized(), tune=0.1, fold_weights=asked, samples=1)
     folding = result.report.folding
-    assert folding is not None
     assert folding.written is written
-    assert folding.gain is not None
     assert folding.gain.median == pytest.approx(1 / factor)
     assert floats(result.model) == (96 if written else 0)
     assert (result.report.rules.get("FoldedWeights") == 1) is written
@@ -221,12 +205,9 @@ def test_tuning_leaves_weights_alone_where_that_is_asked_for(weigh: Callable[[fl
 def test_the_float_network_and_how_far_it_is_from_the_original() -> None:
     result = normfuse.optimize(quantized(np.uint8), remove_quantization=True, target="standard", samples=2)
     report = result.report
-    assert report.removal is not None
-    assert report.folding is not None
     assert (report.removal.removed, report.removal.clipped, report.removal.kept) == (3, 3, ())
     assert report.folding.folded == 3
     assert {node.op_type for node in result.model.graph.node} == {"Clip", "Conv", "Reshape", "MatMul", "Softmax"}
-    assert report.verification is not None
     assert report.verification.passed
     assert not report.verification.quantized  # compared as strictly as any float model
     assert report.verification.error < 1e-5
@@ -254,7 +235,6 @@ def test_a_wrong_float_network_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_not_measured_where_nothing_is_compared() -> None:
     removal = normfuse.optimize(quantized(), remove_quantization=True, verify=False).report.removal
-    assert removal is not None
     assert (removal.removed, removal.samples) == (3, 0)
     assert "was not measured" in removal.message
 
@@ -267,25 +247,24 @@ def test_a_session_without_quantised_activations() -> None:
     assert 0 < np.abs(got - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_the_command_says_what_it_removed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_says_what_it_removed(run: Run, tmp_path: Path) -> None:
     model = quantized()
     model.graph.output.extend(value for value in [onnx.helper.make_tensor_value_info("e", 4, [1, 4, 8, 6])])
-    path, out = tmp_path / "in" / "model.onnx", tmp_path / "out.onnx"
+    path = tmp_path / "in" / "model.onnx"
     path.parent.mkdir()
     onnx.save(model, path)
-    assert run_command(monkeypatch, "optimize", path, "-o", out, "--remove-quantization", "--samples", "2") == 0
-    text = " ".join(capsys.readouterr().out.split())
+    done = run("optimize", path, "-o", "out.onnx", "--remove-quantization", "--samples", "2")
+    assert done.code == 0
+    text = " ".join(done.out.split())
     assert "'e' is an output of the graph 1 e" in text
     assert "2 quantisations of activations were removed, 2 of them with a Clip in their place; 1 stay." in text
     assert "quantised weights are dequantised once" in text
-    assert run_command(monkeypatch, "optimize", path.parent, "-o", tmp_path / "all", "--fold-weights") == 0
+    assert run("optimize", path.parent, "-o", "all", "--fold-weights").code == 0
     report = json.loads((tmp_path / "all" / "model.onnx.json").read_text())
     assert report["folding"]["folded"] == 1
-    capsys.readouterr()
-    assert run_command(monkeypatch, "check", tmp_path / "all" / "model.onnx", "--original", path) == 0
-    assert "The results agree" in capsys.readouterr().out
+    done = run("check", "all/model.onnx", "--original", path)
+    assert done.code == 0
+    assert "The results agree" in done.out
 
 
 # A pair that is missing by accident

@@ -20,8 +20,6 @@ SCRIPT = Path(__file__).resolve().parents[1] / "run.py"
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, with steps that only note that they ran."""
     spec = importlib.util.spec_from_file_location("run_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.ran = []
@@ -83,7 +81,6 @@ def test_a_process_ends_with_what_it_started(script: ModuleType, at_interruption
     """Also what ignores that it is interrupted. The pipe ends when nobody holds it any more."""
     command = ["sh", "-c", f"trap '' INT; sleep 60 & trap '{at_interruption}' INT; echo begun; wait; sleep 60"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
-    assert process.stdout is not None
     with process.stdout:
         os.read(process.stdout.fileno(), 6)
         script.end_group(process, patience=0.2)

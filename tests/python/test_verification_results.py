@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 import tiny_bombs
+from command import Run
 from onnx import TensorProto
 from parsed_models import parse
 
 import normfuse
 from normfuse import models
-from normfuse.cli import console, main
+from normfuse.cli import console
 from normfuse.cli.schema import json_schema
 from normfuse.folders import optimize_folder
 from normfuse.models.spellings import layer_norm
@@ -60,13 +60,11 @@ def test_a_chaotic_model_is_compared_site_by_site(length: bool) -> None:
     report = normfuse.optimize(chaotic(length=length)).report
     assert len(report.fused) == 1
     verification = report.verification
-    assert verification is not None
     assert verification.result == "agree", verification.message
     assert verification.error > 0.1
     assert not any(run.passed for run in verification.runs)
     assert "the model amplifies rounding" in verification.message
     found = verification.diff_sites
-    assert found is not None
     assert (found.found, found.right, found.samples, found.first_difference) == (1, 1, 4, None)
     assert found.error < 1e-5
     schema = json_schema("report")
@@ -92,7 +90,6 @@ def test_no_time_is_undecided() -> None:
     assert "nothing could be compared within 0.001 s" in report.message
     assert "--verify-seconds" in report.message
     result = normfuse.optimize(model, verify_seconds=1e-3)
-    assert result.report.verification is not None
     assert result.report.verification.result == "undecided"
     with pytest.raises(normfuse.OptionError, match="must be more than 0"):
         normfuse.verify(model, model, seconds=0)
@@ -141,33 +138,21 @@ def too_large(shape: list[int]) -> onnx.ModelProto:
     return g.model("large")
 
 
-def test_the_command_line_writes_undecided_models(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_line_writes_undecided_models(run: Run, tmp_path: Path) -> None:
     onnx.save(too_large([1 << 40, 8]), "large.onnx")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["normfuse", *arguments])
-        try:
-            main()
-        except SystemExit as stop:
-            return int(stop.code or 0), *capsys.readouterr()
-        return 0, *capsys.readouterr()
-
     for strict, code in (((), 0), (("--strict",), 3)):
-        assert run("optimize", "large.onnx", "-o", "out.onnx", *strict)[0] == code
-        done, _, err = run("verify", "large.onnx", "out.onnx", *strict)
-        assert done == code
-        assert "Warning: Undecided: nothing could be compared" in err
-        assert run("check", "out.onnx", "--original", "large.onnx", *strict)[0] == code
+        assert run("optimize", "large.onnx", "-o", "out.onnx", *strict).code == code
+        done = run("verify", "large.onnx", "out.onnx", *strict)
+        assert done.code == code
+        assert "Warning: Undecided: nothing could be compared" in done.err
+        assert run("check", "out.onnx", "--original", "large.onnx", *strict).code == code
         Path("out.onnx").unlink()
     rows = optimize_folder(tmp_path, tmp_path.parent / f"{tmp_path.name}.out", engine="local")
     assert [(row["status"], row["result"]) for row in rows] == [("written", "undecided")]
-    assert run("optimize", ".", "-o", "../written", "--engine", "local", "--strict")[0] == 3
+    assert run("optimize", ".", "-o", "../written", "--engine", "local", "--strict").code == 3
     onnx.save(chaotic(), "speech.onnx")
     onnx.save(chaotic(weight=1.1), "other.onnx")
-    assert run("verify", "speech.onnx", "other.onnx")[0] == 1
+    assert run("verify", "speech.onnx", "other.onnx").code == 1
 
 
 def test_progress_into_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,18 +207,12 @@ def test_a_chain_that_runs_as_one_is_one_diff_site() -> None:
 
 
 @pytest.mark.parametrize("shape", [[1 << 40, 8], [1 << 40, 1 << 40, 8]], ids=["32 TiB", "more than an address holds"])
-def test_inputs_too_large_to_be_made(
-    shape: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_too_large_to_be_made(shape: list[int], run: Run, tmp_path: Path) -> None:
     onnx.save(too_large(shape), tmp_path / "large.onnx")
-    written = tmp_path / "fused.onnx"
-    arguments = ["normfuse", "optimize", str(tmp_path / "large.onnx"), "-o", str(written), "--strict"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 3
-    assert written.exists()
-    assert f"'x' of shape {shape} would take" in " ".join(capsys.readouterr().err.split())
+    done = run("optimize", "large.onnx", "-o", "fused.onnx", "--strict")
+    assert done.code == 3
+    assert (tmp_path / "fused.onnx").exists()
+    assert f"'x' of shape {shape} would take" in " ".join(done.err.split())
 
 
 @pytest.mark.parametrize(("levels", "fits"), [(20, True), (41, False)])
@@ -251,7 +230,6 @@ def test_nothing_is_run_that_needs_more_memory_than_there_may_be(
         monkeypatch.setattr(module, "open_session", counted)
     model = tiny_bombs.model(f"{tiny_bombs.SHAPE} {tiny_bombs.doubling(levels)}")
     report = normfuse.optimize(model).report.verification
-    assert report is not None
     assert report.result == ("agree" if fits else "undecided")
     assert bool(opened) == fits
     if not fits:
