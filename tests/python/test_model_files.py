@@ -482,8 +482,10 @@ def test_sparse_weights_come_through_as_dense_ones(on: bool) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_malformed_sparse_tensor_is_named() -> None:
+@pytest.mark.parametrize(("indices", "dtype"), [([1, 9], 1), ([1, 3], 999)])
+def test_a_malformed_sparse_tensor_is_named(indices: list[int], dtype: int) -> None:
     model = with_sparse_tensors()
-    model.graph.sparse_initializer[0].indices.int64_data[:] = [1, 9]
+    tensor = model.graph.sparse_initializer[0]
+    tensor.indices.int64_data[:], tensor.values.data_type = indices, dtype
     with pytest.raises(normfuse.InvalidModelError, match=r"sparse tensor 'weight' of shape \[4\] is malformed"):
         normfuse.optimize(model)

@@ -70,7 +70,7 @@ def _dense(sparse: onnx.SparseTensorProto, what: str) -> onnx.TensorProto:
         dense = np.zeros(math.prod(shape), values.dtype)
         dense[np.ravel_multi_index(tuple(indices.T), shape) if indices.ndim == 2 else indices] = values
         return numpy_helper.from_array(dense.reshape(shape), name)
-    except (IndexError, MemoryError, TypeError, ValueError) as error:
+    except (IndexError, KeyError, MemoryError, TypeError, ValueError) as error:  # KeyError: an unknown element type
         raise InvalidModelError(
             f"{what}: sparse tensor '{name}' of shape {list(shape)} is malformed: {error}."
         ) from error
