@@ -22,43 +22,21 @@ from mkdocs.structure.pages import Page
 from typer.main import get_command
 
 import normfuse
+from normfuse import spec
 from normfuse.cli import app
 from normfuse.folders import optimize_folder
 from normfuse.graph_rewrites import rules
 from normfuse.inspection.lowering import lower
 from normfuse.measuring.benchmark import benchmark
 from normfuse.optimization.checking import check
-from normfuse.spec import (
-    ACTIVATIONS,
-    ARGUMENTS,
-    ATTRIBUTES,
-    CALLS,
-    DIRECTML_ASSUMPTIONS,
-    DIRECTML_OPERATORS,
-    EDGES,
-    HOST_OPERATORS,
-    MOST_TENSORS,
-    NORMALIZATIONS,
-    OPERATOR_DOMAIN,
-    OPERATORS,
-    OPSET_VERSION,
-    OPTIONS,
-    PRICES,
-    REASONS,
-    SPEC_VERSION,
-    STEPS,
-    Activation,
-    Argument,
-    Normalization,
-    Price,
-    labels_of,
-    read_program,
-    types_stored_by,
-)
 
 
 def code(text: object) -> str:
     return f"`{text}`" if str(text) else ""
+
+
+def page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", *parts])
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -72,24 +50,24 @@ PROGRAM = "Dequantize scale=x_scale; Add residual; Normalize axes=-1 epsilon=1e-
 def operators() -> str:
     parts = [
         "# Operators",
-        f"Domain `{OPERATOR_DOMAIN}`, version {OPSET_VERSION}. A node's op type is the operator's name; a call of a "
-        "model-local function has the name followed by `_` and any suffix.",
+        f"Domain `{spec.OPERATOR_DOMAIN}`, version {spec.OPSET_VERSION}. A node's op type is the operator's name; a "
+        "call of a model-local function has the name followed by `_` and any suffix.",
         table(
             ["operator", "computes", "outputs"],
-            [(code(each.name), each.summary, ", ".join(map(code, each.outputs))) for each in OPERATORS.values()],
+            [(code(each.name), each.summary, ", ".join(map(code, each.outputs))) for each in spec.OPERATORS.values()],
         ),
         "Outputs are positional, `''` where absent. Attributes:",
-        table(["attribute", "type", "meaning"], [(code(a.name), a.type, a.doc) for a in ATTRIBUTES.values()]),
+        table(["attribute", "type", "meaning"], [(code(a.name), a.type, a.doc) for a in spec.ATTRIBUTES.values()]),
         *programs(),
     ]
-    for operator in OPERATORS.values():
-        edges = [(each.name, each.doc) for each in EDGES.values() if operator.name in each.operators]
+    for operator in spec.OPERATORS.values():
+        edges = [(each.name, each.doc) for each in spec.EDGES.values() if operator.name in each.operators]
         parts += [f"## Edges of {operator.name}", table(["edge case", "result"], edges)]
     return "\n\n".join(parts)
 
 
 def programs() -> list[str]:
-    labels = ", ".join(labels_of(read_program(PROGRAM)))
+    labels = ", ".join(spec.labels_of(spec.read_program(PROGRAM)))
     steps = [
         (
             code(f"{each.name} operand" if each.has_operand else each.name),
@@ -98,10 +76,10 @@ def programs() -> list[str]:
             each.since,
             each.doc,
         )
-        for each in STEPS.values()
+        for each in spec.STEPS.values()
     ]
     arguments = [
-        (code(each.name), values(each), default(each.default), each.since, each.doc) for each in ARGUMENTS.values()
+        (code(each.name), values(each), default(each.default), each.since, each.doc) for each in spec.ARGUMENTS.values()
     ]
     return [
         "## Programs",
@@ -109,8 +87,8 @@ def programs() -> list[str]:
         f"```text\n{PROGRAM}\n```",
         "Steps are separated by semicolons. A step is its name, the operand if it has one, and arguments as "
         "`key=value`, separated by blanks. Operands, and arguments that are tensors, are labels of letters, digits and "
-        f"underscores: the first one is input 1 of the node, the next one input 2, and so on, at most {MOST_TENSORS}. "
-        "Each label stands once, and each input has one. Numbers are written as `1`, `-0.5`, `1e-05`, `inf`, `-inf` or "
+        f"underscores: the first one is input 1 of the node, the next one input 2, and so on, at most "
+        f"{spec.MOST_TENSORS}. Each label stands once, and each input has one. Numbers are written as `1`, `-0.5`, `1e-05`, `inf`, `-inf` or "
         "`nan`.",
         "Places, in this order: first, before, core, behind, last; `beside` is before or behind. First, core and last "
         "stand at most once. `FusedNormalization` has a core, the other operators have none: their steps are behind. "
@@ -119,17 +97,17 @@ def programs() -> list[str]:
         "Arguments:",
         table(["argument", "type", "default", "since", "meaning"], arguments),
         "Since: the version of the specification that it came with. A node has as `spec_version` the largest of its "
-        f"steps and arguments; this library knows versions up to {SPEC_VERSION}.",
+        f"steps and arguments; this library knows versions up to {spec.SPEC_VERSION}.",
     ]
 
 
 def stored(step: str) -> str:
     """The element types that a step can store."""
-    names = types_stored_by(step)
+    names = spec.types_stored_by(step)
     return f" ({', '.join(map(code, names))})" if names else ""
 
 
-def values(each: Argument) -> str:
+def values(each: spec.Argument) -> str:
     """What an argument may be."""
     return ", ".join(map(code, each.values)) or {"ints": "ints, separated by commas", "flag": "`0`, `1`"}.get(
         each.type, each.type
@@ -146,16 +124,16 @@ def spelling(each: Any) -> str:
     return f"`{name}` from {each.since}{until}"
 
 
-def price(each: Price) -> tuple[str, ...]:
+def price(each: spec.Price) -> tuple[str, ...]:
     return tuple(f"{value:g}" for value in (each.ort, each.avx512, each.avx2, each.baseline))
 
 
-def drawn(each: Activation) -> tuple[str, str]:
+def drawn(each: spec.Activation) -> tuple[str, str]:
     ranges = (f"{name} {one.low:g} to {one.high:g}" for name, one in each.drawn.items())
     return ", ".join(ranges), ", ".join(name for name, one in each.drawn.items() if one.nonzero)
 
 
-def body(each: Activation) -> str:
+def body(each: spec.Activation) -> str:
     forms = []
     for one in each.bodies:
         when = [f"from {one.since}"] if one.since > 1 else []
@@ -164,7 +142,7 @@ def body(each: Activation) -> str:
     return "; ".join(forms) or "the ONNX node"
 
 
-def normalised(each: Normalization) -> str:
+def normalised(each: spec.Normalization) -> str:
     axes = each.axes
     if axes.in_groups:
         return f"each of `{axes.attribute}` groups of channels"
@@ -178,7 +156,7 @@ def normalised(each: Normalization) -> str:
 
 def normalizations() -> str:
     rows = []
-    for each in NORMALIZATIONS:
+    for each in spec.NORMALIZATIONS:
         name = f"{each.domain}::{each.op_type}" if each.domain else each.op_type
         place = "under the root" if each.epsilon_on == "variance" else "added to the root"
         by_default = ", by default" if each.epsilon_is_attribute else ""
@@ -188,14 +166,12 @@ def normalizations() -> str:
         ports = [", ".join(map(code, names)) for names in (each.inputs, each.outputs)]
         rows.append((code(name), versions, each.method, normalised(each), epsilon, mean, each.affine_align, *ports))
     header = ["operator", "version", "method", "normalised", "epsilon", "mean", "scale and bias", "inputs", "outputs"]
-    return "\n\n".join(
-        [
-            "# Normalisations",
-            "The operators that are a normalisation by themselves; the execution provider and the rewriting pass "
-            "(without softmax) read them by this table. Inputs and outputs stand by position, under the names that "
-            "programs have for them; how scale and bias meet X is the argument `align` of their steps.",
-            table(header, rows),
-        ]
+    return page(
+        "Normalisations",
+        "The operators that are a normalisation by themselves; the execution provider and the rewriting pass "
+        "(without softmax) read them by this table. Inputs and outputs stand by position, under the names that "
+        "programs have for them; how scale and bias meet X is the argument `align` of their steps.",
+        table(header, rows),
     )
 
 
@@ -204,7 +180,7 @@ PRICE_COLUMNS = ["ORT", "AVX-512", "AVX2, NEON", "baseline"]
 
 def activations() -> str:
     rows, costs, bodies = [], [], []
-    for each in ACTIVATIONS.values():
+    for each in spec.ACTIVATIONS.values():
         parameters = ", ".join(f"{name} = {value:g}" for name, value in each.parameters.items())
         composed = "composed" if each.composed else "not there"
         directml = f"{each.directml.op} ({each.directml.level})" if each.directml else composed
@@ -215,46 +191,42 @@ def activations() -> str:
         )
         costs.append((code(each.name), *price(each.price)))
         bodies.append((code(each.name), *drawn(each), body(each)))
-    return "\n\n".join(
-        [
-            "# Activations",
-            "They are steps of [programs](operators.md#programs). The last two columns: DirectML's operator with its "
-            "feature level, and the level from which DirectML fuses it into a normalisation.",
-            table(["name", "formula", "parameters", "since", "ONNX nodes", "DirectML", "fused"], rows),
-            "## Tests and portable models",
-            "What the self-test and the tests draw parameters from, which of them must not be 0, and what a portable "
-            "model's function writes, by opset: calls are ONNX nodes, `*` is a Mul.",
-            table(["name", "parameters drawn", "not 0", "function body"], bodies),
-            "## Prices",
-            "Nanoseconds per element, alone: ONNX Runtime's own kernels, and normfuse's on each instruction set. "
-            "[Prices](prices.md) has the other steps, and what measured them.",
-            table(["name", *PRICE_COLUMNS], costs),
-        ]
+    return page(
+        "Activations",
+        "They are steps of [programs](operators.md#programs). The last two columns: DirectML's operator with its "
+        "feature level, and the level from which DirectML fuses it into a normalisation.",
+        table(["name", "formula", "parameters", "since", "ONNX nodes", "DirectML", "fused"], rows),
+        "## Tests and portable models",
+        "What the self-test and the tests draw parameters from, which of them must not be 0, and what a portable "
+        "model's function writes, by opset: calls are ONNX nodes, `*` is a Mul.",
+        table(["name", "parameters drawn", "not 0", "function body"], bodies),
+        "## Prices",
+        "Nanoseconds per element, alone: ONNX Runtime's own kernels, and normfuse's on each instruction set. "
+        "[Prices](prices.md) has the other steps, and what measured them.",
+        table(["name", *PRICE_COLUMNS], costs),
     )
 
 
 def prices() -> str:
-    steps = [(code(name), each.doc, *price(each)) for name, each in PRICES.items()]
-    lists = [(code(name), each.doc, ", ".join(each.names)) for name, each in HOST_OPERATORS.items()]
-    calls = [(code(name), each.doc, f"{each.nanoseconds:g}") for name, each in CALLS.items()]
-    return "\n\n".join(
-        [
-            "# Prices",
-            "What the cost model adds up: it decides what `claim=profitable` takes, and how many threads a call is "
-            "worth. `python benchmarks/costs.py` measures them, once for each value of `NORMFUSE_ISA`; these are of an "
-            "AMD EPYC (Zen 4), one thread, float32 in the level-2 cache, ONNX Runtime 1.31.1. The ratios decide, and "
-            "vary little between machines.",
-            "## Steps",
-            "Nanoseconds per element: in ONNX Runtime a node of its own, in normfuse what the step adds to the pass. "
-            "The [activations](activations.md) have theirs in their own table.",
-            table(["step", "", *PRICE_COLUMNS], steps),
-            "## Calls",
-            "Nanoseconds, independent of the number of elements.",
-            table(["what", "", "ns"], calls),
-            "## What ONNX Runtime does by itself",
-            "Operators beside which a claim would cost more than it gains, or that functions are inlined early for.",
-            table(["list", "", "operators"], lists),
-        ]
+    steps = [(code(name), each.doc, *price(each)) for name, each in spec.PRICES.items()]
+    lists = [(code(name), each.doc, ", ".join(each.names)) for name, each in spec.HOST_OPERATORS.items()]
+    calls = [(code(name), each.doc, f"{each.nanoseconds:g}") for name, each in spec.CALLS.items()]
+    return page(
+        "Prices",
+        "What the cost model adds up: it decides what `claim=profitable` takes, and how many threads a call is "
+        "worth. `python benchmarks/costs.py` measures them, once for each value of `NORMFUSE_ISA`; these are of an "
+        "AMD EPYC (Zen 4), one thread, float32 in the level-2 cache, ONNX Runtime 1.31.1. The ratios decide, and "
+        "vary little between machines.",
+        "## Steps",
+        "Nanoseconds per element: in ONNX Runtime a node of its own, in normfuse what the step adds to the pass. "
+        "The [activations](activations.md) have theirs in their own table.",
+        table(["step", "", *PRICE_COLUMNS], steps),
+        "## Calls",
+        "Nanoseconds, independent of the number of elements.",
+        table(["what", "", "ns"], calls),
+        "## What ONNX Runtime does by itself",
+        "Operators beside which a claim would cost more than it gains, or that functions are inlined early for.",
+        table(["list", "", "operators"], lists),
     )
 
 
@@ -279,19 +251,17 @@ def rewriting_rules() -> str:
         "What the rewriting pass recognises, in the order in which it tries ([why this one](../how-it-works.md"
         "#the-order-of-the-rules)); every sketch stands beside its code."
     )
-    return "\n\n".join(["# Rewriting rules", intro, *map(rule, rules.RULES)])
+    return page("Rewriting rules", intro, *map(rule, rules.RULES))
 
 
 def options() -> str:
-    rows = [(code(o.name), o.expected, code(o.default), o.doc) for o in OPTIONS.values()]
-    return "\n\n".join(
-        [
-            "# Options of the execution provider",
-            "Given to `normfuse.session_options`, or to `add_provider_for_devices` as strings. An unknown option or "
-            "value is an error that lists the known ones.",
-            table(["option", "value", "default", "meaning"], rows),
-            "`NORMFUSE_ISA` (environment) forces an instruction set: `avx512`, `avx2`, `baseline` or `neon`.",
-        ]
+    rows = [(code(o.name), o.expected, code(o.default), o.doc) for o in spec.OPTIONS.values()]
+    return page(
+        "Options of the execution provider",
+        "Given to `normfuse.session_options`, or to `add_provider_for_devices` as strings. An unknown option or "
+        "value is an error that lists the known ones.",
+        table(["option", "value", "default", "meaning"], rows),
+        "`NORMFUSE_ISA` (environment) forces an instruction set: `avx512`, `avx2`, `baseline` or `neon`.",
     )
 
 
@@ -320,13 +290,11 @@ def commands() -> str:
 
 
 def reasons() -> str:
-    rows = [(code(r.code), r.text, r.advice) for r in REASONS.values()]
-    return "\n\n".join(
-        [
-            "# Reasons",
-            "Why a site is left as it is: the closed set that `normfuse inspect`, reports and the claim report use.",
-            table(["code", "sentence", "what to do"], rows),
-        ]
+    rows = [(code(r.code), r.text, r.advice) for r in spec.REASONS.values()]
+    return page(
+        "Reasons",
+        "Why a site is left as it is: the closed set that `normfuse inspect`, reports and the claim report use.",
+        table(["code", "sentence", "what to do"], rows),
     )
 
 
@@ -340,18 +308,16 @@ def directml_operators() -> str:
             ", ".join(op.types),
             op.note,
         )
-        for op in DIRECTML_OPERATORS.values()
+        for op in spec.DIRECTML_OPERATORS.values()
     ]
-    return "\n\n".join(
-        [
-            "# Operators on DirectML",
-            'What runs on the GPU between fused chains with `backend="directml"`, as one graph with them. Without a '
-            "DirectML operator it only changes how a tensor is looked at, or is a computation of shapes, on the CPU.",
-            table(["operator", "versions", "DirectML operators", "level", "element types", "remark"], rows),
-            "## What is assumed",
-            "Whether an island pays is reckoned with these numbers: assumed, not measured, since no GPU was at hand.",
-            table(["what", "value"], [(doc, f"{value:,g}") for doc, value in DIRECTML_ASSUMPTIONS.items()]),
-        ]
+    return page(
+        "Operators on DirectML",
+        'What runs on the GPU between fused chains with `backend="directml"`, as one graph with them. Without a '
+        "DirectML operator it only changes how a tensor is looked at, or is a computation of shapes, on the CPU.",
+        table(["operator", "versions", "DirectML operators", "level", "element types", "remark"], rows),
+        "## What is assumed",
+        "Whether an island pays is reckoned with these numbers: assumed, not measured, since no GPU was at hand.",
+        table(["what", "value"], [(doc, f"{value:,g}") for doc, value in spec.DIRECTML_ASSUMPTIONS.items()]),
     )
 
 
