@@ -88,8 +88,8 @@ def programs() -> list[str]:
         "Steps are separated by semicolons. A step is its name, the operand if it has one, and arguments as "
         "`key=value`, separated by blanks. Operands, and arguments that are tensors, are labels of letters, digits and "
         f"underscores: the first one is input 1 of the node, the next one input 2, and so on, at most "
-        f"{spec.MOST_TENSORS}. Each label stands once, and each input has one. Numbers are written as `1`, `-0.5`, `1e-05`, `inf`, `-inf` or "
-        "`nan`.",
+        f"{spec.MOST_TENSORS}. Each label stands once, and each input has one. Numbers are written as `1`, `-0.5`, "
+        "`1e-05`, `inf`, `-inf` or `nan`.",
         "Places, in this order: first, before, core, behind, last; `beside` is before or behind. First, core and last "
         "stand at most once. `FusedNormalization` has a core, the other operators have none: their steps are behind. "
         "An [activation](activations.md) is a step behind: its arguments are its parameters, its operand is its slope.",
