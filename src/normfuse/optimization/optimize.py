@@ -37,7 +37,7 @@ from normfuse.optimization.site_examples import SiteExample, site_examples
 from normfuse.sessions.rewriting import Rewritten, rewritten
 from normfuse.spec import REASONS
 from normfuse.tuning import Tuned, TuningReport, check_tuning, tune_model
-from normfuse.verification import VERIFY_SECONDS, Inputs, VerificationReport, check_comparison, verify_models
+from normfuse.verification import VERIFY_SECONDS, Comparing, Inputs, VerificationReport, verify_models
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
@@ -263,7 +263,7 @@ class _Options:
             check_type(name, getattr(self, name), YES_OR_NO)
         check_type("fold_weights", self.fold_weights, YES_OR_NO, optional=True)
         check_type("progress", self.progress, PROGRESS, optional=True)
-        check_comparison(self.inputs, self.samples, self.max_error, self.verify_seconds)
+        self._comparing().check()
         if self.target not in ("portable", "custom-op", "standard"):
             raise OptionError(f"target is '{self.target}'; it must be portable, custom-op or standard.")
         count = self.require_fused
@@ -329,6 +329,9 @@ class _Options:
             report = dataclasses.replace(report, folding=told)
         return found, tuned.model, report
 
+    def _comparing(self) -> Comparing:
+        return Comparing(self.inputs, self.samples, self.max_error, seconds=self.verify_seconds)
+
     def _verified(
         self, source: Source, optimized: ir.Model, report: OptimizationReport, found: Rewritten, *, removes: bool
     ) -> OptimizationReport:
@@ -348,10 +351,7 @@ class _Options:
             verification = verify_models(
                 expected,
                 optimized,
-                inputs=self.inputs,
-                samples=self.samples,
-                max_error=self.max_error,
-                seconds=self.verify_seconds,
+                self._comparing(),
                 names=(name, "the optimised model"),
                 sites=report.fused,
                 progress=None if self.progress is None else lambda what: tell(what, 0, 0),

@@ -9,17 +9,17 @@ import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 from normfuse.verification.comparison import OutputComparison
 from normfuse.verification.inputs import Inputs, Sample
 from normfuse.verification.report import ComparedRun, ComparedSites, VerificationReport
-from normfuse.verification.runs import VERIFY_SECONDS, check_comparison, verify, verify_models
+from normfuse.verification.runs import VERIFY_SECONDS, Comparing, verify, verify_models
 
 __all__ = [
     "VERIFY_SECONDS",
     "ComparedRun",
     "ComparedSites",
+    "Comparing",
     "Inputs",
     "OutputComparison",
     "Sample",
     "VerificationReport",
-    "check_comparison",
     "verify",
     "verify_models",
 ]

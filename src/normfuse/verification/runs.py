@@ -49,6 +49,33 @@ _ROUNDS = 4
 Progress: TypeAlias = Callable[[str], None]
 
 
+@dataclasses.dataclass(frozen=True)
+class Comparing:
+    """How two models are compared: the arguments of :func:`verify`."""
+
+    inputs: Inputs | None = None
+    samples: int | None = None
+    max_error: float | None = None
+    seed: int = 0
+    seconds: float = VERIFY_SECONDS
+
+    def check(self) -> None:
+        """Raise OptionError if one of them has a type or a value that it cannot have."""
+        check_inputs(self.inputs)
+        check_type("samples", self.samples, INTEGER, optional=True)
+        check_type("max_error", self.max_error, NUMBER, optional=True)
+        check_type("The time for the verification", self.seconds, NUMBER)
+        check_type("seed", self.seed, INTEGER)
+        if self.samples is not None and self.samples < 1:
+            raise OptionError(f"samples is {self.samples}; it must be 1 or more.")
+        if self.max_error is not None and not self.max_error >= 0:
+            raise OptionError(f"max_error is {self.max_error}; it must be a number from 0 on.")
+        if not self.seconds > 0:
+            raise OptionError(f"The time for the verification is {self.seconds} s; it must be more than 0.")
+        if self.seed < 0:
+            raise OptionError(f"seed is {self.seed}; it must be 0 or more.")
+
+
 def verify(
     original: ModelLike,
     optimized: ModelLike,
@@ -86,34 +113,19 @@ def verify(
         VerificationError: There is nothing to compare: no input could be made that the original accepts, or the
             original does not give the same result twice.
     """
-    check_comparison(inputs, samples, max_error, seconds)
-    check_type("seed", seed, INTEGER)
-    if seed < 0:
-        raise OptionError(f"seed is {seed}; it must be 0 or more.")
+    comparing = Comparing(inputs, samples, max_error, seed, seconds)
+    comparing.check()
     check_type("progress", progress, PROGRESS, optional=True)
     first, second = load_model(original), load_model(optimized)
-    return verify_models(
-        first.model,
-        second.model,
-        inputs=inputs,
-        samples=samples,
-        max_error=max_error,
-        seed=seed,
-        seconds=seconds,
-        names=(first.name, second.name if second.name != first.name else "the optimised model"),
-        progress=progress,
-    )
+    names = (first.name, second.name if second.name != first.name else "the optimised model")
+    return verify_models(first.model, second.model, comparing, names=names, progress=progress)
 
 
 def verify_models(
     original: ir.Model,
     optimized: ir.Model,
+    comparing: Comparing | None = None,
     *,
-    inputs: Inputs | None = None,
-    samples: int | None = None,
-    max_error: float | None = None,
-    seed: int = 0,
-    seconds: float = VERIFY_SECONDS,
     names: tuple[str, str] = ("the original", "the optimised model"),
     sites: Sequence[Site] = (),
     progress: Progress | None = None,
@@ -129,28 +141,12 @@ def verify_models(
     exact = None
     if is_quantized(original) or is_quantized(optimized):
         tell("verifying: whether sums of integers saturate")
-        exact = exact_forms(
-            original, optimized
-        )  # its sessions are no part of the time, which is for running the models
+        # Its sessions are no part of the time, which is for running the models.
+        exact = exact_forms(original, optimized)
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         models = _Models(original, optimized, names, claim_report or Path(folder) / "claims.jsonl")
-        given = _Inputs(inputs, samples, seed, max_error)
-        verification = _Verification(models, exact, given, Budget(seconds), tell)
+        verification = _Verification(models, exact, comparing or Comparing(), tell)
         return verification.report(sites)
-
-
-def check_comparison(inputs: Inputs | None, samples: int | None, max_error: float | None, seconds: float) -> None:
-    """Raise OptionError if an argument that says how to compare has a type or a value that it cannot have."""
-    check_inputs(inputs)
-    check_type("samples", samples, INTEGER, optional=True)
-    check_type("max_error", max_error, NUMBER, optional=True)
-    check_type("The time for the verification", seconds, NUMBER)
-    if samples is not None and samples < 1:
-        raise OptionError(f"samples is {samples}; it must be 1 or more.")
-    if max_error is not None and not max_error >= 0:
-        raise OptionError(f"max_error is {max_error}; it must be a number from 0 on.")
-    if not seconds > 0:
-        raise OptionError(f"The time for the verification is {seconds} s; it must be more than 0.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,14 +160,6 @@ class _Models:
     """Where the execution provider says what it takes of the second one."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Inputs:
-    given: Inputs | None
-    samples: int | None
-    seed: int
-    max_error: float | None
-
-
 @dataclasses.dataclass
 class _Tried:
     """One way of running the optimised model, and what came of it."""
@@ -182,16 +170,14 @@ class _Tried:
 
 
 class _Verification:
-    def __init__(
-        self, models: _Models, exact: ExactForms | None, inputs: _Inputs, budget: Budget, tell: Progress
-    ) -> None:
+    def __init__(self, models: _Models, exact: ExactForms | None, comparing: Comparing, tell: Progress) -> None:
         self._given = models
         self._original = models.original if exact is None else exact.original
         self._optimized = models.optimized if exact is None else exact.optimized
         self._saturation = None if exact is None else Saturation(exact.products, exact.inexact)
         self._names = models.names
-        self._inputs = inputs
-        self._budget = budget
+        self._comparing = comparing
+        self._budget = Budget(comparing.seconds)
         self._tell = tell
         # What the provider says of a form with exact sums is nobody's business.
         report = models.claim_report
@@ -201,14 +187,14 @@ class _Verification:
 
     def report(self, sites: Sequence[Site]) -> VerificationReport:
         """Compare; ``sites`` are for saying where a difference begins."""
-        count = self._inputs.samples or (QUANTIZED_SAMPLES if self._quantized else FLOAT_SAMPLES)
+        count = self._comparing.samples or (QUANTIZED_SAMPLES if self._quantized else FLOAT_SAMPLES)
         try:
             fed, expected = reference(
                 self._original,
                 self._names[0],
-                self._inputs.given,
+                self._comparing.inputs,
                 count,
-                self._inputs.seed,
+                self._comparing.seed,
                 budget=self._budget,
                 tell=self._tell,
             )
@@ -217,7 +203,7 @@ class _Verification:
         except TooLarge as error:
             because = f"nothing could be compared. {error} Compare it by other means."
             return dataclasses.replace(self._undecided(), undecided_because=because)
-        if self._inputs.given is None and len(fed) < count:
+        if self._comparing.inputs is None and len(fed) < count:
             self._warnings.append(
                 f"Within the time for the verification ({self._budget.seconds:g} s) {len(fed)} of {count} samples were "
                 "compared; --verify-seconds gives it more."
@@ -249,8 +235,8 @@ class _Verification:
         return tried
 
     def _compared(self, difference: Difference) -> OutputComparison:
-        if self._inputs.max_error is not None:
-            return difference.compared(self._inputs.max_error)
+        if self._comparing.max_error is not None:
+            return difference.compared(self._comparing.max_error)
         if not self._quantized:
             return difference.compared(type_tolerance(model_precision(self._original)))
         # One step is the smallest difference that the type of a quantised output has.
@@ -272,12 +258,12 @@ class _Verification:
 
     def _judged(self, fed: list[Sample], tried: list[_Tried], sites: Sequence[Site]) -> VerificationReport:
         passed = all(one.run.passed for one in tried)
-        if self._inputs.max_error is not None and passed:
+        if self._comparing.max_error is not None and passed:
             return self._finished("agree", tried)
         found = self._at_sites(fed, tried, passed)
         report = self._finished("agree", tried, found)
         doubtful = not found.samples or bool(found.unknown)
-        if found.wrong or self._inputs.max_error is not None or (doubtful and not passed and not found.out_of_time):
+        if found.wrong or self._comparing.max_error is not None or (doubtful and not passed and not found.out_of_time):
             value = next(iter((*found.wrong, *found.unknown)), None)
             site = None if value is None else _site_of_value(self._optimized, self._original, value, sites)
             return dataclasses.replace(report, result="differ", first_difference=value, first_site=site)
@@ -327,7 +313,7 @@ class _Verification:
         saturation = () if self._saturation is None else (self._saturation.message,)
         samples = min((len(one.results) for one in tried), default=0)
         compared = None
-        if found is not None and self._inputs.max_error is None and found.samples:
+        if found is not None and self._comparing.max_error is None and found.samples:
             compared = ComparedSites(
                 found=found.sites,
                 right=found.sites - len(found.wrong) - len(found.unknown),
