@@ -123,7 +123,7 @@ def inputs_of(node: onnx.NodeProto, model: onnx.ModelProto, feeds: Mapping[str, 
 
 def tolerance(dtype: np.dtype[Any]) -> float:
     """How far ONNX Runtime's own kernels may be from the exact value, relative to the largest one."""
-    return {"float32": 3e-5, "float16": 2e-2}.get(str(dtype), 0.0)
+    return {"float32": 3e-5, "float16": 2e-2, "bfloat16": 2e-2}.get(str(dtype), 0.0)
 
 
 def close(got: Array, exact: Array, what: str, further: float = 0.0) -> None:
