@@ -16,7 +16,7 @@ from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, in
 __all__ = ["write_elementwise"]
 
 # Operator of com.microsoft -> that of ONNX, and how many tensors it reads, each with scale and zero point.
-_OPERATORS: Mapping[str, tuple[str, int]] = {
+INTEGER_OPERATORS: Mapping[str, tuple[str, int]] = {
     "QLinearAdd": ("Add", 2),
     "QLinearLeakyRelu": ("LeakyRelu", 1),
     "QLinearMul": ("Mul", 2),
@@ -30,15 +30,15 @@ def write_elementwise(graph: ir.Graph) -> int:
     names = Names(graph) if found else None
     for node in found:
         assert names is not None
-        form = in_float(node, _OPERATORS[node.op_type][0], list(node.attributes.values()))
+        form = in_float(node, INTEGER_OPERATORS[node.op_type][0], list(node.attributes.values()))
         write_in_float(node, form, names)
     return len(found)
 
 
 def _is_written(node: ir.Node) -> bool:
-    if node.domain != "com.microsoft" or node.op_type not in _OPERATORS:
+    if node.domain != "com.microsoft" or node.op_type not in INTEGER_OPERATORS:
         return False
-    _, operands = _OPERATORS[node.op_type]
+    _, operands = INTEGER_OPERATORS[node.op_type]
     zero_points = node.inputs[2::QUANTIZED][:operands], node.inputs[-1:]
     # What has none is of an unknown type here; ONNX Runtime makes no operator of pairs of int8 on x86.
     known = [value for values in zero_points for value in values]

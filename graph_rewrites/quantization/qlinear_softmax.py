@@ -40,6 +40,19 @@ def write_softmaxes(home: ir.Graph, facts: Facts, opset: int) -> int:
     return len(found)
 
 
+def count_from_the_end(model: ir.Model) -> None:
+    """Say -1 where a Softmax is over the last dimension, for when ONNX Runtime has left no shapes."""
+    opset = model.graph.opset_imports.get("", 1)
+    nodes = [node for node in model.graph if node.op_type == "Softmax" and node.attributes.get_int("axis", 1) > 0]
+    if not nodes or not _OPSET_FROM_THE_END <= opset < _SINGLE_AXIS_OPSET:
+        return
+    facts = Facts(model)
+    facts.infer()
+    for node in nodes:
+        if _is_over_last(node, facts):
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
+
+
 def _has_parameters(node: ir.Node, facts: Facts) -> bool:
     if node.op_type != "QLinearSoftmax" or node.domain != "com.microsoft" or len(node.inputs) != _INPUTS:
         return False

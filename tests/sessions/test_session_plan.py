@@ -87,3 +87,15 @@ def test_a_plan_alone_changes_nothing() -> None:
     before = [node.op_type for node in source.model.graph]
     assert "products=as they are" in str(plan_of(source))
     assert [node.op_type for node in source.model.graph] == before
+
+
+@pytest.mark.parametrize(("operator", "layout"), [("Sigmoid", OF_CONVOLUTIONS), ("Gelu", AS_GIVEN)])
+def test_the_layout_of_integers_needs_something_elementwise_in_integers(operator: str, layout: str) -> None:
+    g = models.GraphBuilder(opset=20)
+    scale, zero = g.constant(np.float32(0.05)), g.constant(np.uint8(128))
+    y = g.input("x", (1, 16, 8, 8))
+    for following in ("Conv", operator, "Flatten", "Relu"):
+        y = g.add("DequantizeLinear", g.add("QuantizeLinear", y, scale, zero), scale, zero)
+        y = g.add(following, y, *([g.weight(16, 16, 1, 1)] if following == "Conv" else []))
+    g.output(y, (1, 1024))
+    assert plan_of(load_model(g.model(operator))).layout == layout

@@ -23,9 +23,9 @@ from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
 from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
 from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
-from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
+from normfuse.graph_rewrites.quantization.qlinear_elementwise import INTEGER_OPERATORS, write_elementwise
 from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
-from normfuse.graph_rewrites.quantization.qlinear_softmax import write_softmaxes
+from normfuse.graph_rewrites.quantization.qlinear_softmax import count_from_the_end, write_softmaxes
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
@@ -46,6 +46,10 @@ _LATER = """
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
 # What may stand between the steps of a chain and a convolution, and what has a blocked form of its own.
 _MOVED = frozenset({"Concat", "Resize", "Split", "Upsample"})
+_MOVES = frozenset(
+    {"Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split"}
+    | {"Squeeze", "Transpose", "Unsqueeze"}
+)
 _BLOCKED = frozenset(
     {"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
@@ -89,6 +93,7 @@ def channels_last(
         None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
         Runtime cannot optimise the model by itself: then its session says why.
     """
+    count_from_the_end(model)
     optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled], gives_up=gives_up)
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
@@ -124,6 +129,25 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
             behind.update(node.outputs)
         if (continues and (passes or node.op_type in _MOVED)) or (follows and node.op_type in _OF_CHAINS):
             in_chains.update(node.outputs)
+    return False
+
+
+def has_elementwise_of_bytes(graph: ir.Graph) -> bool:
+    """Whether ONNX Runtime may make a QLinear operator of something elementwise, or the graph has one.
+
+    It pushes DequantizeLinear down, and QuantizeLinear up, past what moves elements.
+    """
+    dequantised: set[ir.Value | None] = set()
+    elementwise = {op_type for op_type, _ in INTEGER_OPERATORS.values()}
+    for node in graph:
+        if node.op_type in INTEGER_OPERATORS:
+            return True
+        if node.op_type == "DequantizeLinear" or (node.op_type in _MOVES and node.inputs[0] in dequantised):
+            dequantised.update(node.outputs)
+        elif node.op_type in elementwise and dequantised.issuperset(node.inputs):
+            users = (user for output in node.outputs for user, _ in output.uses())
+            if any(user.op_type == "QuantizeLinear" or user.op_type in _MOVES for user in users):
+                return True
     return False
 
 

@@ -20,7 +20,13 @@ from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
 from normfuse.sessions.exact_products import with_exact_sums
-from normfuse.sessions.layouts import blocked, channels_last, has_chains_of_convolutions, lays_out
+from normfuse.sessions.layouts import (
+    blocked,
+    channels_last,
+    has_chains_of_convolutions,
+    has_elementwise_of_bytes,
+    lays_out,
+)
 from normfuse.sessions.plan import Choices, HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
 from normfuse.sessions.rewriting import Rewritten, rewritten
 
@@ -122,12 +128,16 @@ def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFac
     types = activation_types(model)
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     kinds = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
+    in_float = choices.choose_products and host.is_x86 and are_faster_in_float(model)
+    chains = has_chains_of_convolutions(model.graph, between=types.isdisjoint(_BYTES))
+    if types and types.issubset(_BYTES) and not in_float:
+        chains = chains and has_elementwise_of_bytes(model.graph)
     facts = ModelFacts(
         activations=frozenset(each.name for each in types if each is not None),
-        chains_of_convolutions=has_chains_of_convolutions(model.graph, between=types.isdisjoint(_BYTES)),
+        chains_of_convolutions=chains,
         is_narrow=not kinds.isdisjoint(_NARROW),
         weight_bytes=sum(tensor.nbytes for tensor in weights),
-        is_faster_in_float=choices.choose_products and host.is_x86 and are_faster_in_float(model),
+        is_faster_in_float=in_float,
     )
     saturates = choices.choose_products and ir.DataType.INT8 in types and sums_saturate()
     return facts, dataclasses.replace(host, sums_saturate=saturates)
