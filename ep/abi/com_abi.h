@@ -76,9 +76,13 @@ constexpr bool Succeeded(HRESULT result) { return result >= 0; }
   Type Name##Abi() override { return (value); }
 #endif
 
-// A vtable slot that we never call. The number is the slot's.
+// Vtable slots that we never call. The numbers are the slots'.
 #define NORMFUSE_COM_UNUSED_SLOT(number) \
   virtual HRESULT UnusedSlot##number() { return kNotImplemented; }
+#define NORMFUSE_COM_UNUSED_SLOTS_3(a, b, c) \
+  NORMFUSE_COM_UNUSED_SLOT(a) NORMFUSE_COM_UNUSED_SLOT(b) NORMFUSE_COM_UNUSED_SLOT(c)
+#define NORMFUSE_COM_UNUSED_SLOTS_5(a, b, c, d, e) \
+  NORMFUSE_COM_UNUSED_SLOTS_3(a, b, c) NORMFUSE_COM_UNUSED_SLOT(d) NORMFUSE_COM_UNUSED_SLOT(e)
 
 struct IUnknown {
   virtual HRESULT QueryInterface(const GUID& iid, void** object) = 0;

@@ -128,9 +128,8 @@ static_assert(sizeof(D3D12_RESOURCE_BARRIER) == 32 && offsetof(D3D12_RESOURCE_BA
               offsetof(D3D12_RESOURCE_BARRIER, StateAfter) == 24);
 
 struct ID3D12Object : IUnknown {
-  NORMFUSE_COM_UNUSED_SLOT(3)             // GetPrivateData
-  NORMFUSE_COM_UNUSED_SLOT(4)             // SetPrivateData
-  NORMFUSE_COM_UNUSED_SLOT(5)             // SetPrivateDataInterface
+  // GetPrivateData, SetPrivateData, SetPrivateDataInterface
+  NORMFUSE_COM_UNUSED_SLOTS_3(3, 4, 5)
   virtual HRESULT SetName(const void*) {  // 6
     return kOk;
   }
@@ -173,24 +172,17 @@ struct ID3D12CommandList : ID3D12DeviceChild {
 
 struct ID3D12GraphicsCommandList : ID3D12CommandList {
   static constexpr GUID kIid = {0x5b160d0f, 0xac1b, 0x4185, {0x8b, 0xa8, 0xb3, 0xae, 0x42, 0xa5, 0xa4, 0x55}};
-  virtual HRESULT Close() = 0;                                                             // 9
-  virtual HRESULT Reset(ID3D12CommandAllocator* allocator, void* initial_state) = 0;       // 10
-  NORMFUSE_COM_UNUSED_SLOT(11)                                                             // ClearState
-  NORMFUSE_COM_UNUSED_SLOT(12)                                                             // DrawInstanced
-  NORMFUSE_COM_UNUSED_SLOT(13)                                                             // DrawIndexedInstanced
+  virtual HRESULT Close() = 0;                                                        // 9
+  virtual HRESULT Reset(ID3D12CommandAllocator* allocator, void* initial_state) = 0;  // 10
+  // ClearState, DrawInstanced, DrawIndexedInstanced
+  NORMFUSE_COM_UNUSED_SLOTS_3(11, 12, 13)
   NORMFUSE_COM_UNUSED_SLOT(14)                                                             // Dispatch
   virtual void CopyBufferRegion(ID3D12Resource* destination, uint64_t destination_offset,  // 15
                                 ID3D12Resource* source, uint64_t source_offset, uint64_t bytes) = 0;
-  NORMFUSE_COM_UNUSED_SLOT(16)                                                               // CopyTextureRegion
-  NORMFUSE_COM_UNUSED_SLOT(17)                                                               // CopyResource
-  NORMFUSE_COM_UNUSED_SLOT(18)                                                               // CopyTiles
-  NORMFUSE_COM_UNUSED_SLOT(19)                                                               // ResolveSubresource
-  NORMFUSE_COM_UNUSED_SLOT(20)                                                               // IASetPrimitiveTopology
-  NORMFUSE_COM_UNUSED_SLOT(21)                                                               // RSSetViewports
-  NORMFUSE_COM_UNUSED_SLOT(22)                                                               // RSSetScissorRects
-  NORMFUSE_COM_UNUSED_SLOT(23)                                                               // OMSetBlendFactor
-  NORMFUSE_COM_UNUSED_SLOT(24)                                                               // OMSetStencilRef
-  NORMFUSE_COM_UNUSED_SLOT(25)                                                               // SetPipelineState
+  // CopyTextureRegion, CopyResource, CopyTiles, ResolveSubresource, IASetPrimitiveTopology
+  NORMFUSE_COM_UNUSED_SLOTS_5(16, 17, 18, 19, 20)
+  // RSSetViewports, RSSetScissorRects, OMSetBlendFactor, OMSetStencilRef, SetPipelineState
+  NORMFUSE_COM_UNUSED_SLOTS_5(21, 22, 23, 24, 25)
   virtual void ResourceBarrier(uint32_t count, const D3D12_RESOURCE_BARRIER* barriers) = 0;  // 26
   NORMFUSE_COM_UNUSED_SLOT(27)                                                               // ExecuteBundle
   virtual void SetDescriptorHeaps(uint32_t count, ID3D12DescriptorHeap* const* heaps) = 0;   // 28
@@ -201,10 +193,9 @@ struct ID3D12CommandQueue : ID3D12DeviceChild {
   NORMFUSE_COM_UNUSED_SLOT(8)                                                             // UpdateTileMappings
   NORMFUSE_COM_UNUSED_SLOT(9)                                                             // CopyTileMappings
   virtual void ExecuteCommandLists(uint32_t count, ID3D12CommandList* const* lists) = 0;  // 10
-  NORMFUSE_COM_UNUSED_SLOT(11)                                                            // SetMarker
-  NORMFUSE_COM_UNUSED_SLOT(12)                                                            // BeginEvent
-  NORMFUSE_COM_UNUSED_SLOT(13)                                                            // EndEvent
-  virtual HRESULT Signal(ID3D12Fence* fence, uint64_t value) = 0;                         // 14
+  // SetMarker, BeginEvent, EndEvent
+  NORMFUSE_COM_UNUSED_SLOTS_3(11, 12, 13)
+  virtual HRESULT Signal(ID3D12Fence* fence, uint64_t value) = 0;  // 14
 };
 
 struct ID3D12Device : ID3D12Object {
@@ -223,35 +214,22 @@ struct ID3D12Device : ID3D12Object {
   virtual HRESULT CreateDescriptorHeap(const D3D12_DESCRIPTOR_HEAP_DESC* desc, const GUID& iid,  // 14
                                        void** heap) = 0;
   virtual uint32_t GetDescriptorHandleIncrementSize(int32_t heap_type) = 0;  // 15
-  NORMFUSE_COM_UNUSED_SLOT(16)                                               // CreateRootSignature
-  NORMFUSE_COM_UNUSED_SLOT(17)                                               // CreateConstantBufferView
-  NORMFUSE_COM_UNUSED_SLOT(18)                                               // CreateShaderResourceView
-  NORMFUSE_COM_UNUSED_SLOT(19)                                               // CreateUnorderedAccessView
-  NORMFUSE_COM_UNUSED_SLOT(20)                                               // CreateRenderTargetView
-  NORMFUSE_COM_UNUSED_SLOT(21)                                               // CreateDepthStencilView
-  NORMFUSE_COM_UNUSED_SLOT(22)                                               // CreateSampler
-  NORMFUSE_COM_UNUSED_SLOT(23)                                               // CopyDescriptors
-  NORMFUSE_COM_UNUSED_SLOT(24)                                               // CopyDescriptorsSimple
-  NORMFUSE_COM_UNUSED_SLOT(25)                                               // GetResourceAllocationInfo
-  NORMFUSE_COM_UNUSED_SLOT(26)                                               // GetCustomHeapProperties
+  // CreateRootSignature, CreateConstantBufferView, CreateShaderResourceView, CreateUnorderedAccessView, CreateRenderTargetView
+  NORMFUSE_COM_UNUSED_SLOTS_5(16, 17, 18, 19, 20)
+  // CreateDepthStencilView, CreateSampler, CopyDescriptors, CopyDescriptorsSimple, GetResourceAllocationInfo
+  NORMFUSE_COM_UNUSED_SLOTS_5(21, 22, 23, 24, 25)
+  NORMFUSE_COM_UNUSED_SLOT(26)  // GetCustomHeapProperties
   virtual HRESULT CreateCommittedResource(const D3D12_HEAP_PROPERTIES* heap, uint32_t heap_flags,  // 27
                                           const D3D12_RESOURCE_DESC* desc, D3D12_RESOURCE_STATES initial_state,
                                           const void* clear_value, const GUID& iid, void** resource) = 0;
-  NORMFUSE_COM_UNUSED_SLOT(28)  // CreateHeap
-  NORMFUSE_COM_UNUSED_SLOT(29)  // CreatePlacedResource
-  NORMFUSE_COM_UNUSED_SLOT(30)  // CreateReservedResource
-  NORMFUSE_COM_UNUSED_SLOT(31)  // CreateSharedHandle
-  NORMFUSE_COM_UNUSED_SLOT(32)  // OpenSharedHandle
-  NORMFUSE_COM_UNUSED_SLOT(33)  // OpenSharedHandleByName
-  NORMFUSE_COM_UNUSED_SLOT(34)  // MakeResident
-  NORMFUSE_COM_UNUSED_SLOT(35)  // Evict
+  // CreateHeap, CreatePlacedResource, CreateReservedResource, CreateSharedHandle, OpenSharedHandle
+  NORMFUSE_COM_UNUSED_SLOTS_5(28, 29, 30, 31, 32)
+  // OpenSharedHandleByName, MakeResident, Evict
+  NORMFUSE_COM_UNUSED_SLOTS_3(33, 34, 35)
   virtual HRESULT CreateFence(uint64_t initial_value, uint32_t flags, const GUID& iid, void** fence) = 0;  // 36
   virtual HRESULT GetDeviceRemovedReason() = 0;                                                            // 37
-  NORMFUSE_COM_UNUSED_SLOT(38)                      // GetCopyableFootprints
-  NORMFUSE_COM_UNUSED_SLOT(39)                      // CreateQueryHeap
-  NORMFUSE_COM_UNUSED_SLOT(40)                      // SetStablePowerState
-  NORMFUSE_COM_UNUSED_SLOT(41)                      // CreateCommandSignature
-  NORMFUSE_COM_UNUSED_SLOT(42)                      // GetResourceTiling
+  // GetCopyableFootprints, CreateQueryHeap, SetStablePowerState, CreateCommandSignature, GetResourceTiling
+  NORMFUSE_COM_UNUSED_SLOTS_5(38, 39, 40, 41, 42)
   NORMFUSE_COM_STRUCT_METHOD(LUID, GetAdapterLuid)  // 43
 };
 

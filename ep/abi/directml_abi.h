@@ -1,5 +1,5 @@
 // The part of DirectML's C ABI that the DirectML path uses: enumerations, descriptions, interfaces. Numbers behind the
-// methods are vtable slots. Everything here is checked against the real libraries by tests/native/directml_validate.cc.
+// methods are vtable slots. Everything here is checked against the real libraries by tests/native/directml/validate.cc.
 #pragma once
 
 #include "abi/com_abi.h"
@@ -395,9 +395,8 @@ struct DML_FEATURE_DATA_FEATURE_LEVELS {
 static_assert(sizeof(DML_FEATURE_QUERY_FEATURE_LEVELS) == 16 && sizeof(DML_FEATURE_DATA_FEATURE_LEVELS) == 4);
 
 struct IDMLObject : IUnknown {
-  NORMFUSE_COM_UNUSED_SLOT(3)             // GetPrivateData
-  NORMFUSE_COM_UNUSED_SLOT(4)             // SetPrivateData
-  NORMFUSE_COM_UNUSED_SLOT(5)             // SetPrivateDataInterface
+  // GetPrivateData, SetPrivateData, SetPrivateDataInterface
+  NORMFUSE_COM_UNUSED_SLOTS_3(3, 4, 5)
   virtual HRESULT SetName(const void*) {  // 6
     return kOk;
   }

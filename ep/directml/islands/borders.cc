@@ -111,12 +111,11 @@ Tensor ResizedByLine(NodeLowering& node, const Tensor& x, size_t axis, const Coo
   }
   const Tensor low = Picked(node, x, axis, below), high = Picked(node, x, axis, above);
   const Dims& dims = low.view.dims;
-  Tensor weight;
   Dims along(dims.size(), 1);
   along[axis] = to;
   if (node.builder().refused()) return low;
-  weight.value = node.builder().FloatConstant("weights of " + node.name(), weights, along);
-  weight.view = StridedView::Packed(along);
+  const Value numbers = node.builder().FloatConstant("weights of " + node.name(), weights, along);
+  const Tensor weight = {DataType::kFloat32, StridedView::Packed(along), numbers};
   const auto made = [&](DML_OPERATOR_TYPE type, const Tensor& a, const Tensor& b) {
     return node.Computed(OpOf(type, node.name()), dims, {a, b}, DataType::kFloat32);
   };

@@ -19,8 +19,7 @@ std::optional<Dims> Broadcasted(NodeLowering& node, const std::vector<Tensor>& o
 // CAST would take the lowest byte, or round to 0 first.
 Tensor NotZero(NodeLowering& node, const Tensor& x) {
   const Tensor real = x.type == DataType::kFloat32 ? x : node.Converted(x, DataType::kFloat32);
-  Tensor zero;
-  zero.value = node.builder().FloatConstant("0", {0}, {});
+  const Tensor zero = {DataType::kFloat32, {}, node.builder().FloatConstant("0", {0}, {})};
   const Dims& dims = x.view.dims;
   const Tensor is_zero = node.Computed(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, "compare with 0"), dims,
                                        {real, zero}, DataType::kBool);

@@ -37,11 +37,8 @@ bool ReadShape(NodeLowering& node) {
   const auto bounded = [rank](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
   const int64_t start = bounded(node.attributes().Int("start", 0));
   const int64_t end = std::max(start, bounded(node.attributes().Int("end", rank)));
-  Tensor tensor;
-  tensor.type = DataType::kInt64;
-  tensor.known = KnownTensor{DataType::kInt64, {end - start}, {dims.begin() + start, dims.begin() + end}};
-  tensor.view = StridedView::Packed({end - start});
-  node.At(node.outputs()[0]) = std::move(tensor);
+  KnownTensor known{DataType::kInt64, {end - start}, {dims.begin() + start, dims.begin() + end}};
+  node.At(node.outputs()[0]) = {DataType::kInt64, StridedView::Packed(known.dims), {}, known};
   return true;
 }
 
@@ -61,11 +58,7 @@ bool LowerOnCpu(NodeLowering& node) {
       return node.builder().refused().has_value();
     result = Taken(*node.In(0).known, *view);
   }
-  Tensor tensor;
-  tensor.type = result->type;
-  tensor.view = StridedView::Packed(result->dims);
-  tensor.known = std::move(result);
-  node.At(node.outputs()[0]) = std::move(tensor);
+  node.At(node.outputs()[0]) = {result->type, StridedView::Packed(result->dims), {}, result};
   return true;
 }
 

@@ -123,17 +123,11 @@ Tensor Window(NodeLowering& node, const Tensor& from, const Dims& offsets, const
   for (Dims* each : {&sizes, &result, &step}) each->insert(each->begin(), each->size() < 4 ? 4 - each->size() : 0, 1);
   begin.insert(begin.begin(), begin.size() < 4 ? 4 - begin.size() : 0, 0);
   for (size_t i = 0; i < result.size(); ++i) {
-    if (result[i] == 0) node.builder().Check(RuleId::kZeroDimension);
     op.offsets.push_back(static_cast<uint32_t>(begin[i]));
     op.window.push_back(static_cast<uint32_t>((result[i] - 1) * step[i] + 1));
     op.steps.push_back(static_cast<int32_t>(step[i]));
   }
-  Tensor made;
-  made.type = from.type;
-  made.value = node.builder().EmitExact(std::move(op), result, {ExactView{*packed.value, sizes, PackedStrides(sizes)}},
-                                        packed.value->type);
-  made.view = StridedView::Packed(dims);
-  return made;
+  return node.Made(std::move(op), result, {ExactView{*packed.value, sizes, PackedStrides(sizes)}}, from.type, dims);
 }
 
 Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::vector<int32_t>& indices) {
@@ -142,9 +136,8 @@ Tensor Picked(NodeLowering& node, const Tensor& from, size_t axis, const std::ve
   const auto count = static_cast<int64_t>(indices.size());
   node.RefuseSize({count});
   if (node.builder().refused()) return packed;
-  Tensor chosen;
-  chosen.value = node.builder().Constant("rows of " + node.name(), DataType::kInt32, indices.data(), {count});
-  chosen.view = StridedView::Packed({count});
+  const Value rows = node.builder().Constant("rows of " + node.name(), DataType::kInt32, indices.data(), {count});
+  const Tensor chosen = {DataType::kInt32, StridedView::Packed({count}), rows};
   const auto at = static_cast<int64_t>(axis);
   const Dims outer(dims.begin(), dims.begin() + at), inner(dims.begin() + at + 1, dims.end());
   Dims result = dims;
@@ -227,12 +220,9 @@ void LowerConstantOfShape(NodeLowering& node) {
   const auto given = node.attributes().tensors.find("value");
   const bool has_value = given != node.attributes().tensors.end();
   const float zero = 0;
-  Tensor result;
-  result.type = type;
-  result.value = node.builder().Constant(node.name(), has_value ? StoredType(type) : DataType::kFloat32,
-                                         has_value ? given->second->data : &zero, {});
-  result.view = {*dims, Dims(dims->size(), 0), 0};
-  node.Give(0, std::move(result));
+  const Value value = node.builder().Constant(node.name(), has_value ? StoredType(type) : DataType::kFloat32,
+                                              has_value ? given->second->data : &zero, {});
+  node.Give(0, {type, {*dims, Dims(dims->size(), 0), 0}, value});
 }
 
 void LowerSplit(NodeLowering& node) {
@@ -287,14 +277,9 @@ void LowerConcat(NodeLowering& node) {
     inputs.emplace_back(ExactView{*packed.value, sizes, PackedStrides(sizes)});
     dims[*axis] += each[*axis];
   }
-  if (Product(dims) == 0) node.builder().Check(RuleId::kZeroDimension);
+  node.RefuseSize(dims);
   if (node.builder().refused()) return;
-  Tensor result;
-  result.type = node.In(0).type;
-  result.value =
-      node.builder().EmitExact(std::move(op), {1, 1, outer, Product(dims) / outer}, inputs, OnGpuType(result.type));
-  result.view = StridedView::Packed(dims);
-  node.Give(0, std::move(result));
+  node.Give(0, node.Made(std::move(op), {1, 1, outer, Product(dims) / outer}, inputs, node.In(0).type, dims));
 }
 
 namespace {
@@ -319,15 +304,11 @@ Tensor CheckedIndices(NodeLowering& node, int64_t size) {
     if (index < range.least || index > range.most) node.Refuse("indices that do not fit");
     counted.push_back(static_cast<int32_t>(index < 0 ? index + size : index));
   }
-  Tensor indices;
-  indices.type = DataType::kInt32;
-  indices.view = StridedView::Packed(known->dims);
   node.RefuseSize(known->dims);
-  if (!node.builder().refused()) {
-    const std::string name = "indices of " + node.name();
-    indices.value = node.builder().Constant(name, DataType::kInt32, counted.data(), known->dims);
-  }
-  return indices;
+  const std::string name = "indices of " + node.name();
+  const Value value =
+      node.builder().refused() ? Value{} : node.builder().Constant(name, DataType::kInt32, counted.data(), known->dims);
+  return {DataType::kInt32, StridedView::Packed(known->dims), value};
 }
 
 }  // namespace

@@ -4,13 +4,6 @@ namespace normfuse::directml {
 
 using namespace abi;
 
-Operator OpOf(DML_OPERATOR_TYPE type, std::string purpose) {
-  Operator op;
-  op.type = type;
-  op.purpose = std::move(purpose);
-  return op;
-}
-
 DML_TENSOR_DATA_TYPE OnGpuType(DataType type) {
   return ToDirectMl(StoredType(type)).value_or(DML_TENSOR_DATA_TYPE_UNKNOWN);
 }
@@ -83,13 +76,8 @@ Tensor NodeLowering::Packed(const Tensor& tensor) {
 }
 
 Tensor NodeLowering::Converted(const Tensor& tensor, DataType type) {
-  if (const auto weight = type == DataType::kFloat32 ? builder_.FloatWeight(*tensor.value) : std::nullopt) {
-    Tensor converted;
-    converted.type = type;
-    converted.view = tensor.view;
-    converted.value = weight;
-    return converted;
-  }
+  const auto weight = type == DataType::kFloat32 ? builder_.FloatWeight(*tensor.value) : std::nullopt;
+  if (weight) return {type, tensor.view, weight};
   return Computed(OpOf(DML_OPERATOR_CAST, std::string("to ") + NameOf(type)), tensor.view.dims, {tensor}, type);
 }
 
@@ -120,21 +108,16 @@ Tensor NodeLowering::Computed(Operator op, const Dims& dims, const std::vector<T
     views.emplace_back(View{*operand.value, Expanded(operand.view, dims).strides});
   }
   RefuseSize(dims);
-  Tensor result;
-  result.type = type;
-  result.value = builder_.refused() ? Value{} : builder_.Emit(std::move(op), dims, views, OnGpuType(type), axes);
-  result.view = StridedView::Packed(builder_.refused() ? dims : result.value->dims);
-  return result;
+  const Value value = builder_.refused() ? Value{} : builder_.Emit(std::move(op), dims, views, OnGpuType(type), axes);
+  return {type, StridedView::Packed(builder_.refused() ? dims : value.dims), value};
 }
 
 Tensor NodeLowering::Made(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& operands,
                           DataType type, const Dims& dims) {
   RefuseSize(sizes);
-  Tensor result;
-  result.type = type;
-  result.value = builder_.refused() ? Value{} : builder_.EmitExact(std::move(op), sizes, operands, OnGpuType(type));
-  result.view = StridedView::Packed(dims);
-  return result;
+  const Value value =
+      builder_.refused() ? Value{} : builder_.EmitExact(std::move(op), sizes, operands, OnGpuType(type));
+  return {type, StridedView::Packed(dims), value};
 }
 
 void NodeLowering::Give(size_t output, Tensor result) {

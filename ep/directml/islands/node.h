@@ -16,15 +16,13 @@ namespace normfuse::directml {
 
 struct Tensor {
   DataType type = DataType::kUndefined;
-  StridedView view;
-  std::optional<Value> value;        // on the GPU, packed; view looks at it
-  std::optional<KnownTensor> known;  // on the CPU; of the view's dimensions
-  std::shared_ptr<const ConstantTensor> constant;
+  StridedView view = {};
+  std::optional<Value> value = {};        // on the GPU, packed; view looks at it
+  std::optional<KnownTensor> known = {};  // on the CPU; of the view's dimensions
+  std::shared_ptr<const ConstantTensor> constant = {};
   // The input of the node of which it shows all elements and no others; kNoValue: it is computed, or a part.
   int all_of_input = kNoValue;
 };
-
-Operator OpOf(abi::DML_OPERATOR_TYPE type, std::string purpose);
 
 // How DirectML names what a tensor of this type is on the GPU.
 abi::DML_TENSOR_DATA_TYPE OnGpuType(DataType type);

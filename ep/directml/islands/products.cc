@@ -84,16 +84,10 @@ Tensor ProductOf(NodeLowering& node, Tensor a, Tensor b, const Dims& batch, cons
     return ExactView{*tensor.value, {batches.sizes[0], batches.sizes[1], m, n}, strides};
   };
   const Dims sizes = {batches.sizes[0], batches.sizes[1], rows, columns};
-  for (int64_t size : {sizes[0], sizes[1], rows, columns, inner}) {
-    if (size == 0) node.builder().Check(RuleId::kZeroDimension);
-  }
-  Tensor result;
-  result.type = kind.type;
-  result.value = node.builder().EmitExact(
-      kind.op, sizes,
-      kind.operands(exact(a, a_view, batches.a, rows, inner), exact(b, b_view, batches.b, inner, columns)),
-      OnGpuType(kind.type));
-  return result;
+  node.RefuseSize({inner});
+  return node.Made(kind.op, sizes,
+                   kind.operands(exact(a, a_view, batches.a, rows, inner), exact(b, b_view, batches.b, inner, columns)),
+                   kind.type, {});
 }
 
 // Changes the order of dimensions, named by letters.
@@ -206,9 +200,7 @@ void LowerGemm(NodeLowering& node) {
   if (node.attributes().Int("transB", 0) != 0) transpose(&b.view);
   if (a.view.dims[1] != b.view.dims[0]) return node.Refuse("shapes that do not fit");
   const Dims sizes = {1, 1, a.view.dims[0], b.view.dims[1]};
-  for (int64_t size : {sizes[2], sizes[3], a.view.dims[1]}) {
-    if (size == 0) node.builder().Check(RuleId::kZeroDimension);
-  }
+  node.RefuseSize({sizes[2], sizes[3], a.view.dims[1]});
   std::optional<ExactView> c;
   if (node.Has(2)) {
     const Tensor bias = node.Real(2);
@@ -224,11 +216,7 @@ void LowerGemm(NodeLowering& node) {
   Operator op = OpOf(DML_OPERATOR_GEMM, node.name());
   op.alpha = node.attributes().Float("alpha", 1);
   op.beta = node.attributes().Float("beta", 1);
-  Tensor result;
-  result.type = DataType::kFloat32;
-  result.value = node.builder().EmitExact(std::move(op), sizes, {exact(a), exact(b), c}, DML_TENSOR_DATA_TYPE_FLOAT32);
-  result.view = StridedView::Packed({sizes[2], sizes[3]});
-  node.Give(0, std::move(result));
+  node.Give(0, node.Made(std::move(op), sizes, {exact(a), exact(b), c}, DataType::kFloat32, {sizes[2], sizes[3]}));
 }
 
 void LowerEinsum(NodeLowering& node) {

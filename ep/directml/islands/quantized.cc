@@ -26,11 +26,7 @@ void LowerDynamicQuantizeLinear(NodeLowering& node) {
   const DynamicValues made = EmitDynamicQuantize(node.builder(), value, node.name());
   const auto give = [&](size_t output, const Value& result, DataType type) {
     if (output >= node.outputs().size() || node.outputs()[output] == kNoValue || node.builder().refused()) return;
-    Tensor tensor;
-    tensor.type = type;
-    tensor.value = result;
-    tensor.view = StridedView::Packed(result.dims);
-    node.Give(output, std::move(tensor));
+    node.Give(output, {type, StridedView::Packed(result.dims), result});
   };
   give(0, made.y, DataType::kUint8);
   give(1, made.scale, DataType::kFloat32);

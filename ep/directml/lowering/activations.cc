@@ -42,9 +42,7 @@ FusedActivation AsDirectMl(const ActivationCall& call) {
 }
 
 Value EmitOne(ProgramBuilder& builder, const FusedActivation& activation, const Value& x, const char* purpose) {
-  Operator op;
-  op.type = activation.type;
-  op.purpose = purpose;
+  Operator op = OpOf(activation.type, purpose);
   std::copy(std::begin(activation.parameters), std::end(activation.parameters), op.parameters);
   op.parameter_count = activation.parameter_count;
   return builder.Unary(std::move(op), x);
@@ -70,11 +68,9 @@ Value EmitSinSquared(ProgramBuilder& builder, const Value& x) {
 
 // x * Phi(x), Phi by the error function.
 Value EmitGelu(ProgramBuilder& builder, const Value& x) {
-  Operator erf;
-  erf.type = DML_OPERATOR_ELEMENT_WISE_ERF;
-  erf.purpose = "Gelu: erf(x / sqrt(2))";
-  erf.scale_bias = DML_SCALE_BIAS{0.70710678118654752f, 0.0f};
-  const Value phi = EmitLinear(builder, 0.5f, 0.5f, builder.Unary(std::move(erf), x), "Gelu: (1 + erf) / 2");
+  constexpr DML_SCALE_BIAS kRootOfHalf = {0.70710678118654752f, 0.0f};
+  const Value erf = builder.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_ERF, "Gelu: erf(x / sqrt(2))", kRootOfHalf), x);
+  const Value phi = EmitLinear(builder, 0.5f, 0.5f, erf, "Gelu: (1 + erf) / 2");
   return EmitProduct(builder, x, phi, "Gelu: times x");
 }
 
@@ -129,11 +125,8 @@ Value EmitCelu(ProgramBuilder& builder, float alpha, const Value& x) {
 }
 
 Value EmitPRelu(ProgramBuilder& builder, const Value& x, const Value& slope) {
-  Operator op;
-  op.type = DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU;
-  op.purpose = "PRelu";
-  return builder.Emit(std::move(op), x.dims, {ProgramBuilder::Whole(x), ProgramBuilder::Broadcast(slope, x.dims)},
-                      x.type);
+  return builder.Emit(OpOf(DML_OPERATOR_ACTIVATION_PARAMETERIZED_RELU, "PRelu"), x.dims,
+                      {ProgramBuilder::Whole(x), ProgramBuilder::Broadcast(slope, x.dims)}, x.type);
 }
 
 }  // namespace
@@ -155,41 +148,25 @@ Value EmitActivation(ProgramBuilder& builder, const Step& step, const Value& x, 
   if (available && ParametersFit(simple, builder.level())) {
     return EmitOne(builder, AsDirectMl(simple), x, spec.name);
   }
-  switch (simple.kind) {
-    case Activation::kGelu:
-      return EmitGelu(builder, x);
-    case Activation::kGeluTanh:
-      return EmitGeluTanh(builder, x);
-    case Activation::kErf:
-      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_ERF, x, "Erf");
-    case Activation::kExp:
-      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_EXP, x, "Exp");
-    case Activation::kSin:
-      return EmitPlain(builder, DML_OPERATOR_ELEMENT_WISE_SIN, x, "Sin");
-    case Activation::kSinSquared:
-      return EmitSinSquared(builder, x);
-    case Activation::kMish:
-      return EmitMish(builder, x);
-    case Activation::kSwish:
-      return EmitSwish(builder, simple.params[0], x);
-    case Activation::kHardSwish:
-      return EmitHardSwish(builder, simple, x);
-    case Activation::kClip:
-      return EmitClip(builder, simple, x);
-    case Activation::kSoftplus:
-      return EmitSoftplus(builder, simple.params[0], x);
-    case Activation::kCelu:
-      return EmitCelu(builder, simple.params[0], x);
-    case Activation::kPRelu:
-      return EmitPRelu(builder, x, *slope);
-    default:
-      if (spec.directml.level == 0) {
-        builder.Unsupported(std::string("activation ") + spec.name);
-      } else {
-        builder.NeedsLevel(std::string("activation ") + spec.name, static_cast<uint32_t>(spec.directml.level));
-      }
-      return x;
-  }
+  using enum Activation;
+  const auto plain = [&](DML_OPERATOR_TYPE type) { return EmitPlain(builder, type, x, spec.name); };
+  if (simple.kind == kGelu) return EmitGelu(builder, x);
+  if (simple.kind == kGeluTanh) return EmitGeluTanh(builder, x);
+  if (simple.kind == kErf) return plain(DML_OPERATOR_ELEMENT_WISE_ERF);
+  if (simple.kind == kExp) return plain(DML_OPERATOR_ELEMENT_WISE_EXP);
+  if (simple.kind == kSin) return plain(DML_OPERATOR_ELEMENT_WISE_SIN);
+  if (simple.kind == kSinSquared) return EmitSinSquared(builder, x);
+  if (simple.kind == kMish) return EmitMish(builder, x);
+  if (simple.kind == kSwish) return EmitSwish(builder, simple.params[0], x);
+  if (simple.kind == kHardSwish) return EmitHardSwish(builder, simple, x);
+  if (simple.kind == kClip) return EmitClip(builder, simple, x);
+  if (simple.kind == kSoftplus) return EmitSoftplus(builder, simple.params[0], x);
+  if (simple.kind == kCelu) return EmitCelu(builder, simple.params[0], x);
+  if (simple.kind == kPRelu) return EmitPRelu(builder, x, *slope);
+  const std::string what = std::string("activation ") + spec.name;
+  const auto level = static_cast<uint32_t>(spec.directml.level);
+  level == 0 ? builder.Unsupported(what) : builder.NeedsLevel(what, level);
+  return x;
 }
 
 }  // namespace normfuse::directml

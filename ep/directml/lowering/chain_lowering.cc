@@ -215,9 +215,7 @@ class Lowering {
   // DirectML's operator of two tensors for a combination, for which the chain is refused where there is none.
   Operator Combination(const Step& step) {
     const StepSpec& spec = SpecOf(step.kind);
-    Operator op;
-    op.type = OperatorNamed(spec.directml);
-    op.purpose = std::string(spec.name) + " " + step.operand.name;
+    Operator op = OpOf(OperatorNamed(spec.directml), std::string(spec.name) + " " + step.operand.name);
     if (op.type == DML_OPERATOR_INVALID) builder_.Unsupported(std::string("the step ") + spec.name);
     return op;
   }
@@ -265,10 +263,8 @@ class Lowering {
       return value;
     }
     if (builder_.refused()) return value;
-    Operator op;
-    op.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-    op.purpose = "widen";
-    return builder_.Emit(std::move(op), dims, {ProgramBuilder::Broadcast(value, dims)}, kFloat);
+    return builder_.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IDENTITY, "widen"), dims,
+                         {ProgramBuilder::Broadcast(value, dims)}, kFloat);
   }
 
   // What `dims` become where the slope has more elements.
@@ -357,9 +353,7 @@ class Lowering {
   }
 
   Value Reduce(DML_REDUCE_FUNCTION function, const char* purpose, const Value& x, const Grouped& grouped) {
-    Operator op;
-    op.type = DML_OPERATOR_REDUCE;
-    op.purpose = purpose;
+    Operator op = OpOf(DML_OPERATOR_REDUCE, purpose);
     op.reduce_function = function;
     return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
   }
@@ -368,16 +362,12 @@ class Lowering {
   Value Softmax(const Value& x, const Grouped& grouped) {
     const bool logarithm = chain_.normalization->method == Method::kLogSoftmax;
     if (builder_.level() >= DML_FEATURE_LEVEL_5_1) {
-      Operator op;
-      op.type = logarithm ? DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1 : DML_OPERATOR_ACTIVATION_SOFTMAX1;
-      op.purpose = logarithm ? "log_softmax" : "softmax";
-      return builder_.Emit(std::move(op), grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
+      return builder_.Emit(OpOf(logarithm ? DML_OPERATOR_ACTIVATION_LOG_SOFTMAX1 : DML_OPERATOR_ACTIVATION_SOFTMAX1,
+                                logarithm ? "log_softmax" : "softmax"),
+                           grouped.sizes, {ProgramBuilder::Whole(x)}, kFloat, grouped.axes);
     }
     const auto unary = [&](DML_OPERATOR_TYPE type, const char* purpose, const Value& value) {
-      Operator op;
-      op.type = type;
-      op.purpose = purpose;
-      return builder_.Unary(std::move(op), value);
+      return builder_.Unary(OpOf(type, purpose), value);
     };
     const Value largest = Reduce(DML_REDUCE_FUNCTION_MAX, "softmax: the largest value", x, grouped);
     const Value centred = builder_.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "softmax: subtract the largest value", x,
@@ -393,24 +383,18 @@ class Lowering {
   }
 
   Value ZeroForNan(const Value& y, const Dims& sizes) {
-    Operator is_nan;
-    is_nan.type = DML_OPERATOR_ELEMENT_WISE_IS_NAN;
-    is_nan.purpose = "softmax: rows without a result";
-    const Value nan = builder_.Emit(std::move(is_nan), sizes, {ProgramBuilder::Whole(y)}, DML_TENSOR_DATA_TYPE_UINT8);
-    Operator select;
-    select.type = DML_OPERATOR_ELEMENT_WISE_IF;
-    select.purpose = "softmax: 0 for these";
-    return builder_.Emit(std::move(select), sizes,
+    const Value nan = builder_.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IS_NAN, "softmax: rows without a result"), sizes,
+                                    {ProgramBuilder::Whole(y)}, DML_TENSOR_DATA_TYPE_UINT8);
+    return builder_.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IF, "softmax: 0 for these"), sizes,
                          {ProgramBuilder::Whole(nan), Filled(0, sizes.size(), "softmax: 0"), ProgramBuilder::Whole(y)},
                          kFloat);
   }
 
   // MEAN_VARIANCE_NORMALIZATION1 or 2 without scale, bias and activation.
   Operator Mvn(bool normalize_variance, float epsilon, const char* purpose) {
-    Operator op;
-    op.type = chain_.normalization->use_mean ? DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1
-                                             : DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2;
-    op.purpose = purpose;
+    Operator op = OpOf(chain_.normalization->use_mean ? DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION1
+                                                      : DML_OPERATOR_MEAN_VARIANCE_NORMALIZATION2,
+                       purpose);
     op.use_mean = chain_.normalization->use_mean;
     op.normalize_variance = normalize_variance;
     op.epsilon = epsilon;
@@ -504,18 +488,14 @@ class Lowering {
   Value Deviation(const Value& centred, const Grouped& grouped) {
     const float share = static_cast<float>(1.0 / static_cast<double>(RowSize(grouped)));
     const bool outside = chain_.normalization->epsilon_on == EpsilonOn::kStddev && !StddevEpsilonIsSmall();
-    Operator root;
-    root.type = DML_OPERATOR_ELEMENT_WISE_SQRT;
-    root.purpose = "root of the mean square";
-    root.scale_bias = DML_SCALE_BIAS{share, outside ? 0 : VarianceEpsilon()};
     const Value squares = Reduce(DML_REDUCE_FUNCTION_SUM_SQUARE, "sum of squares", centred, grouped);
-    Value deviation = builder_.Unary(std::move(root), squares);
+    Value deviation = builder_.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_SQRT, "root of the mean square",
+                                          DML_SCALE_BIAS{share, outside ? 0 : VarianceEpsilon()}),
+                                     squares);
     if (!outside) return deviation;
-    Operator add;
-    add.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-    add.purpose = "add epsilon to the deviation";
-    add.scale_bias = DML_SCALE_BIAS{1, chain_.normalization->epsilon};
-    return builder_.Unary(std::move(add), deviation);
+    return builder_.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_IDENTITY, "add epsilon to the deviation",
+                               DML_SCALE_BIAS{1, chain_.normalization->epsilon}),
+                          deviation);
   }
 
   // The outputs mean and inv_std_dev.
@@ -532,10 +512,8 @@ class Lowering {
       EmitOutput(n.mean_output, n.stats_type, Reduce(DML_REDUCE_FUNCTION_AVERAGE, "mean", x, grouped), dims, "mean");
     }
     if (n.inv_std_dev_output != kNoOutput) {
-      Operator reciprocal;
-      reciprocal.type = DML_OPERATOR_ELEMENT_WISE_RECIP;
-      reciprocal.purpose = "inverse standard deviation";
-      const Value inverse = builder_.Unary(std::move(reciprocal), Deviation(Centred(x, grouped), grouped));
+      const Value inverse = builder_.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_RECIP, "inverse standard deviation"),
+                                           Deviation(Centred(x, grouped), grouped));
       EmitOutput(n.inv_std_dev_output, n.stats_type, inverse, dims, "inv_std_dev");
     }
   }
@@ -620,10 +598,7 @@ class Lowering {
     if (*dml_type != kFloat) {
       value = builder_.Cast(value, *dml_type, (std::string(name) + " to " + NameOf(type)).c_str());
     } else if (value.from_graph_input && node_output < produced_->output_count) {
-      Operator copy;
-      copy.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-      copy.purpose = std::string("copy to ") + name;
-      value = builder_.Unary(std::move(copy), value);
+      value = builder_.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_IDENTITY, std::string("copy to ") + name), value);
     }
     Give(node_output, type, dims, value);
   }

@@ -49,21 +49,8 @@ std::string Parameters(const float* values, int count) {
   return out + "]";
 }
 
-const char* NameOf(abi::DML_REDUCE_FUNCTION function) {
-  switch (function) {
-    case abi::DML_REDUCE_FUNCTION_AVERAGE:
-      return "AVERAGE";
-    case abi::DML_REDUCE_FUNCTION_MAX:
-      return "MAX";
-    case abi::DML_REDUCE_FUNCTION_MIN:
-      return "MIN";
-    case abi::DML_REDUCE_FUNCTION_SUM:
-      return "SUM";
-    case abi::DML_REDUCE_FUNCTION_SUM_SQUARE:
-      return "SUM_SQUARE";
-  }
-  return "UNKNOWN";
-}
+// By DML_REDUCE_FUNCTION.
+constexpr const char* kReduceNames[] = {"", "", "AVERAGE", "", "", "", "", "MAX", "MIN", "", "SUM", "SUM_SQUARE"};
 
 std::string Json(const TensorDesc& desc) {
   std::string out = "\"type\":\"" + std::string(kTypeNames[desc.type]) + "\",\"sizes\":" + List(desc.sizes);
@@ -102,7 +89,7 @@ std::string Json(const Operator& op) {
     out += ",\"scale_bias\":[" + Number(op.scale_bias->Scale) + "," + Number(op.scale_bias->Bias) + "]";
   }
   if (op.type == abi::DML_OPERATOR_REDUCE) {
-    out += std::string(",\"function\":\"") + NameOf(op.reduce_function) + "\"";
+    out += std::string(",\"function\":\"") + kReduceNames[op.reduce_function] + "\"";
   }
   if (op.type == abi::DML_OPERATOR_JOIN || op.type == abi::DML_OPERATOR_GATHER) {
     out += ",\"axis\":" + std::to_string(op.axis);

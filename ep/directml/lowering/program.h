@@ -73,6 +73,15 @@ struct Operator {
   abi::DML_PADDING_MODE padding_mode = abi::DML_PADDING_MODE_CONSTANT;          // PADDING; its value: parameters[0]
 };
 
+inline Operator OpOf(abi::DML_OPERATOR_TYPE type, std::string purpose,
+                     std::optional<abi::DML_SCALE_BIAS> scale_bias = {}) {
+  Operator op;
+  op.type = type;
+  op.purpose = std::move(purpose);
+  op.scale_bias = scale_bias;
+  return op;
+}
+
 // What integers must be within that are indices. None are by default.
 struct IndexRange {
   int64_t least;

@@ -19,32 +19,11 @@ uint64_t BufferBytes(DataType type, int64_t elements) {
   return (BytesFor(type, static_cast<size_t>(elements)) + 3) / 4 * 4;
 }
 
-DataType FromDirectMl(DML_TENSOR_DATA_TYPE type) {
-  switch (type) {
-    case DML_TENSOR_DATA_TYPE_FLOAT32:
-      return DataType::kFloat32;
-    case DML_TENSOR_DATA_TYPE_FLOAT16:
-      return DataType::kFloat16;
-    case DML_TENSOR_DATA_TYPE_UINT32:
-      return DataType::kUint32;
-    case DML_TENSOR_DATA_TYPE_UINT16:
-      return DataType::kUint16;
-    case DML_TENSOR_DATA_TYPE_UINT8:
-      return DataType::kUint8;
-    case DML_TENSOR_DATA_TYPE_INT32:
-      return DataType::kInt32;
-    case DML_TENSOR_DATA_TYPE_INT16:
-      return DataType::kInt16;
-    case DML_TENSOR_DATA_TYPE_INT8:
-      return DataType::kInt8;
-    case DML_TENSOR_DATA_TYPE_UINT4:
-      return DataType::kUint4;
-    case DML_TENSOR_DATA_TYPE_INT4:
-      return DataType::kInt4;
-    default:
-      return DataType::kUndefined;
-  }
-}
+// By DML_TENSOR_DATA_TYPE.
+constexpr DataType kTypes[] = {DataType::kUndefined, DataType::kFloat32,   DataType::kFloat16,   DataType::kUint32,
+                               DataType::kUint16,    DataType::kUint8,     DataType::kInt32,     DataType::kInt16,
+                               DataType::kInt8,      DataType::kUndefined, DataType::kUndefined, DataType::kUndefined,
+                               DataType::kUint4,     DataType::kInt4};
 
 // An operator's dimensions: their sizes, which of them are reduced, and each input's strides.
 struct Geometry {
@@ -94,13 +73,13 @@ void PadLeft(Geometry* geometry, size_t rank) {
   }
 }
 
-TensorDesc Describe(const Value& value, const Dims& sizes, const Dims& strides) {
+OperatorInput Described(const Value& value, const Dims& sizes, const Dims& strides) {
   TensorDesc desc{value.type, Narrow(sizes), {}, value.bytes, value.owned_by_dml};
   const Dims packed = PackedStrides(sizes);
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] != 1 && strides[i] != packed[i]) desc.strides = Narrow(strides);
   }
-  return desc;
+  return {std::move(desc), value.from_graph_input, value.index};
 }
 
 // QUANTIZE and DEQUANTIZE tell the block size by the sizes of scale and zero point, which must be the same: 1 in every
@@ -119,12 +98,12 @@ Dims BlockSizes(const Geometry& geometry) {
 
 }  // namespace
 
+DataType FromDirectMl(DML_TENSOR_DATA_TYPE type) { return kTypes[type]; }
+
 std::optional<DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type) {
-  for (uint32_t t = DML_TENSOR_DATA_TYPE_FLOAT32; t <= DML_TENSOR_DATA_TYPE_INT4; ++t) {
-    const auto candidate = static_cast<DML_TENSOR_DATA_TYPE>(t);
-    if (type != DataType::kUndefined && FromDirectMl(candidate) == type) return candidate;
-  }
-  return std::nullopt;
+  const auto* found = std::find(std::begin(kTypes) + 1, std::end(kTypes), type);
+  if (type == DataType::kUndefined || found == std::end(kTypes)) return std::nullopt;
+  return static_cast<DML_TENSOR_DATA_TYPE>(found - kTypes);
 }
 
 DataType StoredType(DataType type) {
@@ -190,21 +169,12 @@ DML_TENSOR_DATA_TYPE ProgramBuilder::Supported(DataType type, const std::string&
 }
 
 Value ProgramBuilder::Input(const std::string& name, int node_input, DataType type, const Dims& dims) {
-  const DML_TENSOR_DATA_TYPE dml_type = Supported(StoredType(type), name);
-  for (int64_t dim : dims) {
-    if (dim == 0) Check(RuleId::kZeroDimension);
-  }
-  Value value{true, 0, dml_type, dims, 0, false};
-  const int64_t elements = Product(dims);
-  value.bytes = BufferBytes(StoredType(type), elements);
-  for (size_t i = 0; i < program_->inputs.size(); ++i) {
-    if (program_->inputs[i].node_input != node_input) continue;
-    value.index = static_cast<uint32_t>(i);
-    return value;
-  }
-  value.index = static_cast<uint32_t>(program_->inputs.size());
-  program_->inputs.push_back(
-      {name, node_input, {}, {}, type, StoredType(type), static_cast<uint64_t>(elements), value.bytes});
+  Value value = Add({name, node_input, {}, {}, type, StoredType(type)}, dims);
+  const auto same = [=](const GraphInput& each) { return each.node_input == node_input; };
+  const auto known = std::find_if(program_->inputs.begin(), program_->inputs.end(), same);
+  if (known == program_->inputs.end() - 1) return value;
+  value.index = static_cast<uint32_t>(known - program_->inputs.begin());
+  program_->inputs.pop_back();
   return value;
 }
 
@@ -216,18 +186,24 @@ void ProgramBuilder::LimitInput(int node_input, IndexRange range) {
   }
 }
 
-Value ProgramBuilder::Constant(const std::string& name, DataType type, const void* data, const Dims& dims) {
-  const DML_TENSOR_DATA_TYPE dml_type = Supported(type, name);
-  for (int64_t dim : dims) {
-    if (dim == 0) Check(RuleId::kZeroDimension);
-  }
+Value ProgramBuilder::Add(GraphInput input, const Dims& dims) {
+  const DML_TENSOR_DATA_TYPE dml_type = Supported(input.stored, input.name);
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) Check(RuleId::kZeroDimension);
   const int64_t elements = Product(dims);
-  GraphInput input{name, -1, {}, {}, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
-  input.value.resize(input.bytes);
-  if (elements > 0) std::memcpy(input.value.data(), data, BytesFor(type, static_cast<size_t>(elements)));
+  input.elements = static_cast<uint64_t>(elements);
+  input.bytes = BufferBytes(input.stored, elements);
+  const bool owned = input.node_input < 0 && !input.weight;
+  const auto index = static_cast<uint32_t>(program_->inputs.size());
   program_->inputs.push_back(std::move(input));
-  const auto index = static_cast<uint32_t>(program_->inputs.size() - 1);
-  return {true, index, dml_type, dims, program_->inputs.back().bytes, true};
+  return {true, index, dml_type, dims, program_->inputs.back().bytes, owned};
+}
+
+Value ProgramBuilder::Constant(const std::string& name, DataType type, const void* data, const Dims& dims) {
+  const Value value = Add({name, -1, {}, {}, type, type}, dims);
+  GraphInput& input = program_->inputs.back();
+  input.value.resize(input.bytes);
+  if (input.elements > 0) std::memcpy(input.value.data(), data, BytesFor(type, static_cast<size_t>(input.elements)));
+  return value;
 }
 
 Value ProgramBuilder::Weight(const std::string& name, std::shared_ptr<const ConstantTensor> tensor, DataType type) {
@@ -235,7 +211,7 @@ Value ProgramBuilder::Weight(const std::string& name, std::shared_ptr<const Cons
   if (const auto known = values_of_weights_.find(key); known != values_of_weights_.end()) return known->second;
   Value value;
   if (shares_weights_) {
-    value = SharedWeight(name, tensor, type);
+    value = Add({name, -1, {}, tensor, type, type}, tensor->dims);
   } else if (type == tensor->type) {
     value = Constant(name, type, tensor->data, tensor->dims);
   } else {
@@ -244,19 +220,6 @@ Value ProgramBuilder::Weight(const std::string& name, std::shared_ptr<const Cons
   values_of_weights_[key] = value;
   weights_[value.index] = std::move(tensor);
   return value;
-}
-
-Value ProgramBuilder::SharedWeight(const std::string& name, const std::shared_ptr<const ConstantTensor>& tensor,
-                                   DataType type) {
-  const DML_TENSOR_DATA_TYPE dml_type = Supported(type, name);
-  for (int64_t dim : tensor->dims) {
-    if (dim == 0) Check(RuleId::kZeroDimension);
-  }
-  const int64_t elements = Product(tensor->dims);
-  GraphInput input{name, -1, {}, tensor, type, type, static_cast<uint64_t>(elements), BufferBytes(type, elements)};
-  program_->inputs.push_back(std::move(input));
-  const auto index = static_cast<uint32_t>(program_->inputs.size() - 1);
-  return {true, index, dml_type, tensor->dims, program_->inputs.back().bytes, false};
 }
 
 std::optional<Value> ProgramBuilder::FloatWeight(const Value& value) {
@@ -271,6 +234,16 @@ Value ProgramBuilder::FloatConstant(const std::string& name, const std::vector<f
   return Constant(name, DataType::kFloat32, values.data(), dims);
 }
 
+// Its size; false where there is a refusal already.
+bool ProgramBuilder::Begin(const Operator& op, const Dims& sizes, Value* result) {
+  const DataType type = FromDirectMl(result->type);
+  result->bytes = BufferBytes(type, Product(result->dims));
+  if (refused_) return false;
+  Supported(type, op.purpose);
+  if (Product(sizes) > kMaxElements) Check(RuleId::kTooManyElements);
+  return true;
+}
+
 Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std::optional<View>>& inputs,
                            DML_TENSOR_DATA_TYPE output_type, const std::vector<bool>& axes) {
   Value result{false, static_cast<uint32_t>(program_->operators.size()), output_type, sizes, 0, false};
@@ -279,11 +252,7 @@ Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std
       if (axes[i]) result.dims[i] = 1;
     }
   }
-  result.bytes = BufferBytes(FromDirectMl(output_type), Product(result.dims));
-  if (refused_) return result;
-  Supported(FromDirectMl(output_type), op.purpose);
-  if (Product(sizes) > kMaxElements) Check(RuleId::kTooManyElements);
-
+  if (!Begin(op, sizes, &result)) return result;
   Geometry geometry{sizes, axes.empty() ? std::vector<bool>(sizes.size()) : axes, {}};
   for (const auto& input : inputs) {
     if (input) geometry.strides.push_back(input->strides);
@@ -301,8 +270,7 @@ Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std
     if (!inputs[i]) continue;
     const Dims& strides = geometry.strides[present++];
     const Value& value = inputs[i]->value;
-    op.inputs.back() = {Describe(value, i == 0 ? geometry.sizes : parameter_sizes, strides), value.from_graph_input,
-                        value.index};
+    op.inputs.back() = Described(value, i == 0 ? geometry.sizes : parameter_sizes, strides);
   }
   Dims output_sizes = geometry.sizes;
   for (size_t i = 0; i < geometry.sizes.size(); ++i) {
@@ -318,16 +286,12 @@ Value ProgramBuilder::Emit(Operator op, const Dims& sizes, const std::vector<std
 Value ProgramBuilder::EmitExact(Operator op, const Dims& sizes, const std::vector<std::optional<ExactView>>& inputs,
                                 DML_TENSOR_DATA_TYPE output_type) {
   Value result{false, static_cast<uint32_t>(program_->operators.size()), output_type, sizes, 0, false};
-  result.bytes = BufferBytes(FromDirectMl(output_type), Product(sizes));
-  if (refused_) return result;
-  Supported(FromDirectMl(output_type), op.purpose);
-  if (Product(sizes) > kMaxElements) Check(RuleId::kTooManyElements);
+  if (!Begin(op, sizes, &result)) return result;
   CheckRank(op.type, sizes.size());
   for (const auto& input : inputs) {
     op.inputs.emplace_back();
     if (!input) continue;
-    op.inputs.back() = {Describe(input->value, input->sizes, input->strides), input->value.from_graph_input,
-                        input->value.index};
+    op.inputs.back() = Described(input->value, input->sizes, input->strides);
   }
   op.output = {output_type, Narrow(sizes), {}, result.bytes, false};
   program_->operators.push_back(std::move(op));
@@ -348,17 +312,11 @@ Value ProgramBuilder::Unary(Operator op, const Value& x) { return Emit(std::move
 
 Value ProgramBuilder::Binary(DML_OPERATOR_TYPE type, const char* purpose, const Value& a, const Value& b,
                              const Dims& sizes) {
-  Operator op;
-  op.type = type;
-  op.purpose = purpose;
-  return Emit(std::move(op), sizes, {Broadcast(a, sizes), Broadcast(b, sizes)}, a.type);
+  return Emit(OpOf(type, purpose), sizes, {Broadcast(a, sizes), Broadcast(b, sizes)}, a.type);
 }
 
 Value ProgramBuilder::Cast(const Value& x, DML_TENSOR_DATA_TYPE type, const char* purpose) {
-  Operator op;
-  op.type = DML_OPERATOR_CAST;
-  op.purpose = purpose;
-  return Emit(std::move(op), x.dims, {Whole(x)}, type);
+  return Emit(OpOf(DML_OPERATOR_CAST, purpose), x.dims, {Whole(x)}, type);
 }
 
 void ProgramBuilder::Output(int node_output, DataType type, const Dims& dims, const Value& value) {
@@ -386,11 +344,7 @@ void ProgramBuilder::Unsupported(const std::string& what) {
 bool ProgramBuilder::Check(RuleId id) {
   if (Allows(id, level())) return true;
   const Rule& rule = RuleOf(id);
-  if (rule.since == kNever) {
-    Unsupported(rule.what);
-  } else {
-    NeedsLevel(rule.what, rule.since);
-  }
+  rule.since == kNever ? Unsupported(rule.what) : NeedsLevel(rule.what, rule.since);
   return false;
 }
 

@@ -20,6 +20,9 @@ using Dims = std::vector<int64_t>;
 // DirectML's name of an element type; nothing where it has none.
 std::optional<abi::DML_TENSOR_DATA_TYPE> ToDirectMl(DataType type);
 
+// kUndefined for what no tensor of a program has.
+DataType FromDirectMl(abi::DML_TENSOR_DATA_TYPE type);
+
 // How a tensor of the model lies on the GPU: int64 as int32 and bool as uint8, all others as they are.
 DataType StoredType(DataType type);
 
@@ -120,7 +123,8 @@ class ProgramBuilder {
   abi::DML_TENSOR_DATA_TYPE Supported(DataType type, const std::string& name);
   void CheckRank(abi::DML_OPERATOR_TYPE type, size_t rank);
 
-  Value SharedWeight(const std::string& name, const std::shared_ptr<const ConstantTensor>& tensor, DataType type);
+  Value Add(GraphInput input, const Dims& dims);
+  bool Begin(const Operator& op, const Dims& sizes, Value* result);
 
   Capabilities capabilities_;
   DmlProgram* program_;

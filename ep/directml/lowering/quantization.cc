@@ -38,22 +38,12 @@ std::optional<Dims> ParameterStrides(const Dims& tensor, const Dims& parameter, 
 }
 
 bool IsFourBit(DataType type) { return type == DataType::kUint4 || type == DataType::kInt4; }
-bool IsFourBit(DML_TENSOR_DATA_TYPE type) {
-  return type == DML_TENSOR_DATA_TYPE_UINT4 || type == DML_TENSOR_DATA_TYPE_INT4;
-}
+bool IsFourBit(DML_TENSOR_DATA_TYPE type) { return IsFourBit(FromDirectMl(type)); }
 
 // Zeros of the given type where DirectML wants a zero point all the same.
 Value ZeroPoint(ProgramBuilder& builder, DataType type, const Dims& dims) {
   const std::vector<unsigned char> zeros(BytesFor(type, static_cast<size_t>(Product(dims))));
   return builder.Constant("zero point 0", type, zeros.data(), dims);
-}
-
-DataType IntegerType(DML_TENSOR_DATA_TYPE type) {
-  for (DataType candidate : {DataType::kUint8, DataType::kInt8, DataType::kUint16, DataType::kInt16, DataType::kUint32,
-                             DataType::kInt32, DataType::kUint4, DataType::kInt4}) {
-    if (ToDirectMl(candidate) == type) return candidate;
-  }
-  return DataType::kUndefined;
 }
 
 // The zero point as the operator wants it: given where it is present or must be.
@@ -83,26 +73,25 @@ std::optional<QuantizationGeometry> Geometry(ProgramBuilder& builder, const Dims
 // An operator of a value and a parameter that runs over the value's dimensions.
 Value WithParameter(ProgramBuilder& builder, DML_OPERATOR_TYPE type, const char* purpose, const Value& a,
                     const View& parameter) {
-  Operator op;
-  op.type = type;
-  op.purpose = purpose;
-  return builder.Emit(std::move(op), a.dims, {ProgramBuilder::Whole(a), parameter}, DML_TENSOR_DATA_TYPE_FLOAT32);
+  return builder.Emit(OpOf(type, purpose), a.dims, {ProgramBuilder::Whole(a), parameter}, DML_TENSOR_DATA_TYPE_FLOAT32);
+}
+
+Operator Saturate(DataType type, const char* purpose) {
+  Operator clip = OpOf(DML_OPERATOR_ELEMENT_WISE_CLIP, purpose);
+  cpu::IntegerRange(type, &clip.parameters[0], &clip.parameters[1]);
+  clip.parameter_count = 2;
+  return clip;
 }
 
 // The type's least number for NaN, as QUANTIZE_LINEAR makes of it; CLIP may leave it as it is. On a GPU without the type of
 // conditions it may.
 Value LeastForNan(ProgramBuilder& builder, const Value& a, float least) {
   if (!builder.Supports(DataType::kUint8)) return a;
-  Operator is_nan;
-  is_nan.type = DML_OPERATOR_ELEMENT_WISE_IS_NAN;
-  is_nan.purpose = "quantise: find NaN";
-  const Value nan = builder.Emit(std::move(is_nan), a.dims, {ProgramBuilder::Whole(a)}, DML_TENSOR_DATA_TYPE_UINT8);
-  Operator select;
-  select.type = DML_OPERATOR_ELEMENT_WISE_IF;
-  select.purpose = "quantise: the least number for NaN";
+  const Value nan = builder.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IS_NAN, "quantise: find NaN"), a.dims,
+                                 {ProgramBuilder::Whole(a)}, DML_TENSOR_DATA_TYPE_UINT8);
   const View number{builder.FloatConstant("least number", {least}, {1}), Dims(a.dims.size(), 0)};
-  return builder.Emit(std::move(select), a.dims, {ProgramBuilder::Whole(nan), number, ProgramBuilder::Whole(a)},
-                      DML_TENSOR_DATA_TYPE_FLOAT32);
+  return builder.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IF, "quantise: the least number for NaN"), a.dims,
+                      {ProgramBuilder::Whole(nan), number, ProgramBuilder::Whole(a)}, DML_TENSOR_DATA_TYPE_FLOAT32);
 }
 
 // saturate(round(a / scale) + zero_point) in float32, which has room for all integers of up to 16 bits; of the geometry's
@@ -113,19 +102,12 @@ Value EmitRounded(ProgramBuilder& builder, const Value& a, const QuantizationVal
   result.dims = geometry.sizes;
   result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_DIVIDE, "quantise: divide by the scale", result,
                          {values.scale, geometry.scale_strides});
-  Operator round;
-  round.type = DML_OPERATOR_ELEMENT_WISE_ROUND;
-  round.purpose = "quantise: round half to even";
-  result = builder.Unary(std::move(round), result);
+  result = builder.Unary(OpOf(DML_OPERATOR_ELEMENT_WISE_ROUND, "quantise: round half to even"), result);
   if (values.zero_point) {
     result = WithParameter(builder, DML_OPERATOR_ELEMENT_WISE_ADD, "quantise: add the zero point", result,
                            {*values.zero_point, geometry.zero_point_strides});
   }
-  Operator clip;
-  clip.type = DML_OPERATOR_ELEMENT_WISE_CLIP;
-  clip.purpose = "quantise: saturate";
-  cpu::IntegerRange(type, &clip.parameters[0], &clip.parameters[1]);
-  clip.parameter_count = 2;
+  Operator clip = Saturate(type, "quantise: saturate");
   const float least = clip.parameters[0];
   return LeastForNan(builder, builder.Unary(std::move(clip), result), least);
 }
@@ -179,14 +161,13 @@ Value EmitDequantize(ProgramBuilder& builder, const Value& x, const Quantization
   if (!geometry) return result;
   const bool wide = x.type == DML_TENSOR_DATA_TYPE_INT32 || x.type == DML_TENSOR_DATA_TYPE_UINT32;
   if (wide && values.zero_point) builder.Check(RuleId::kWideIntegerZeroPoint);
-  Operator op;
-  op.type = IsFourBit(x.type) ? DML_OPERATOR_DEQUANTIZE : DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR;
-  op.purpose = "dequantise " + name;
   Value viewed = x;
   viewed.dims = geometry->sizes;
-  result = builder.Emit(std::move(op), geometry->sizes,
+  result = builder.Emit(OpOf(IsFourBit(x.type) ? DML_OPERATOR_DEQUANTIZE : DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR,
+                             "dequantise " + name),
+                        geometry->sizes,
                         {ProgramBuilder::Whole(viewed), View{values.scale, geometry->scale_strides},
-                         ZeroPointView(builder, values, *geometry, IntegerType(x.type))},
+                         ZeroPointView(builder, values, *geometry, FromDirectMl(x.type))},
                         DML_TENSOR_DATA_TYPE_FLOAT32);
   result.dims = x.dims;
   return result;
@@ -206,15 +187,14 @@ Value EmitQuantize(ProgramBuilder& builder, const Value& a, const QuantizationVa
     result = builder.Cast(EmitRounded(builder, a, floats, *geometry, type), *ToDirectMl(type),
                           "quantise: to the integer type");
   } else if (IsByte(type) || IsFourBit(type)) {
-    Operator op;
-    op.type = IsByte(type) ? DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR : DML_OPERATOR_QUANTIZE;
-    op.purpose = "quantise " + name;
     Value viewed = a;
     viewed.dims = geometry->sizes;
-    result = builder.Emit(std::move(op), geometry->sizes,
-                          {ProgramBuilder::Whole(viewed), View{values.scale, geometry->scale_strides},
-                           ZeroPointView(builder, values, *geometry, type)},
-                          *ToDirectMl(type));
+    result = builder.Emit(
+        OpOf(IsByte(type) ? DML_OPERATOR_ELEMENT_WISE_QUANTIZE_LINEAR : DML_OPERATOR_QUANTIZE, "quantise " + name),
+        geometry->sizes,
+        {ProgramBuilder::Whole(viewed), View{values.scale, geometry->scale_strides},
+         ZeroPointView(builder, values, *geometry, type)},
+        *ToDirectMl(type));
   } else {
     builder.Unsupported(std::string("quantisation to ") + NameOf(type));
   }
@@ -248,9 +228,7 @@ DynamicValues EmitDynamicQuantize(ProgramBuilder& builder, const Value& a, const
   const auto scalar = [&](const char* text, float number) { return builder.FloatConstant(text, {number}, {}); };
   const Value zero = scalar("0", 0), one = scalar("1", 1), steps = scalar("255", 255);
   const auto extreme = [&](DML_REDUCE_FUNCTION function, DML_OPERATOR_TYPE with_zero) {
-    Operator op;
-    op.type = DML_OPERATOR_REDUCE;
-    op.purpose = "range of " + name;
+    Operator op = OpOf(DML_OPERATOR_REDUCE, "range of " + name);
     op.reduce_function = function;
     Value found = a;
     if (!a.dims.empty()) {
@@ -264,25 +242,17 @@ DynamicValues EmitDynamicQuantize(ProgramBuilder& builder, const Value& a, const
   const Value most = extreme(DML_REDUCE_FUNCTION_MAX, DML_OPERATOR_ELEMENT_WISE_MAX);
   const Value range = builder.Binary(DML_OPERATOR_ELEMENT_WISE_SUBTRACT, "range", most, least, {});
   const auto whole = [](const Value& value) { return ProgramBuilder::Whole(value); };
-  Operator equals, choose, negate, round, clip;
-  equals.type = DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS;
-  equals.purpose = "all are 0";
-  const Value is_zero = builder.Emit(std::move(equals), {}, {whole(range), whole(zero)}, DML_TENSOR_DATA_TYPE_UINT8);
-  choose.type = DML_OPERATOR_ELEMENT_WISE_IF;
-  choose.purpose = "scale";
+  const Value is_zero = builder.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_LOGICAL_EQUALS, "all are 0"), {},
+                                     {whole(range), whole(zero)}, DML_TENSOR_DATA_TYPE_UINT8);
   const Value quotient = builder.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "scale", range, steps, {});
-  const Value scale = builder.Emit(std::move(choose), {}, {whole(is_zero), whole(one), whole(quotient)}, a.type);
-  negate.type = DML_OPERATOR_ELEMENT_WISE_IDENTITY;
-  negate.purpose = "zero point: negate";
-  negate.scale_bias = DML_SCALE_BIAS{-1, 0};
-  round.type = DML_OPERATOR_ELEMENT_WISE_ROUND;
-  round.purpose = "zero point: round half to even";
-  clip.type = DML_OPERATOR_ELEMENT_WISE_CLIP;
-  clip.purpose = "zero point: saturate";
-  cpu::IntegerRange(DataType::kUint8, &clip.parameters[0], &clip.parameters[1]);
-  clip.parameter_count = 2;
+  const Value scale = builder.Emit(OpOf(DML_OPERATOR_ELEMENT_WISE_IF, "scale"), {},
+                                   {whole(is_zero), whole(one), whole(quotient)}, a.type);
   Value zero_point = builder.Binary(DML_OPERATOR_ELEMENT_WISE_DIVIDE, "zero point", least, scale, {});
-  for (Operator* op : {&negate, &round, &clip}) zero_point = builder.Unary(std::move(*op), zero_point);
+  for (const Operator& op : {OpOf(DML_OPERATOR_ELEMENT_WISE_IDENTITY, "zero point: negate", DML_SCALE_BIAS{-1, 0}),
+                             OpOf(DML_OPERATOR_ELEMENT_WISE_ROUND, "zero point: round half to even"),
+                             Saturate(DataType::kUint8, "zero point: saturate")}) {
+    zero_point = builder.Unary(op, zero_point);
+  }
   zero_point = builder.Cast(zero_point, DML_TENSOR_DATA_TYPE_UINT8, "zero point to uint8");
   const Value y = EmitQuantize(builder, a, {scale, zero_point}, {}, Shapes::kKnown, DataType::kUint8, name);
   return {y, scale, zero_point};
