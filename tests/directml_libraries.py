@@ -38,20 +38,12 @@ class Library:
     file: str
 
 
+OF_LINUX = ("manylinux2010_x86_64", "3.10", "libdirectml", "libdirectml.so")
 LIBRARIES = {
     library.feature_level: library
     for library in (
-        Library(
-            "5_0",
-            "tensorflow-directml-plugin==0.4.0.dev230202",
-            "manylinux2010_x86_64",
-            "3.10",
-            "libdirectml",
-            "libdirectml.so",
-        ),
-        Library(
-            "6_2", "torch-directml==0.2.5.dev240914", "manylinux2010_x86_64", "3.10", "libdirectml", "libdirectml.so"
-        ),
+        Library("5_0", "tensorflow-directml-plugin==0.4.0.dev230202", *OF_LINUX),
+        Library("6_2", "torch-directml==0.2.5.dev240914", *OF_LINUX),
         Library("6_4", "onnxruntime-directml==1.24.4", "win_amd64", "3.11", "directml.dll", "DirectML.dll"),
     )
 }

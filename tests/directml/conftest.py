@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import directml_libraries as libraries
 import pytest
+from directml_islands import FakeGpu
 
 OF_LINUX = ("6_2", "5_0")
 
@@ -26,3 +29,12 @@ def fake(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         # test_probes.py runs the tests so.
         yield {**options, "device_memory": "1"} if os.environ.get("NORMFUSE_DEVICE_MEMORY") == "1" else options
         assert libraries.counted(path, "violations") == 0
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Iterator[FakeGpu]:
+    """One of the test's own, which breaks no rule of DirectML, and of which nothing is left behind the test."""
+    gpu = FakeGpu(tmp_path)
+    yield gpu
+    gc.collect()
+    assert (gpu["violations"], gpu["live_objects"]) == (0, 0)

@@ -9,8 +9,7 @@ import contextlib
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import directml_islands
 import numpy as np
@@ -26,15 +25,6 @@ VENDOR = 0x4E46
 RNG = np.random.default_rng(12)
 W = (RNG.normal(size=(64, 64)) / 8).astype(np.float32)
 STEP = "g (float[N, 64] x) => (float[N, 64] y) { p = MatMul(x, w) y = Relu(p) }"
-
-
-@pytest.fixture
-def gpu(tmp_path: Path) -> Iterator[FakeGpu]:
-    """Nothing is left of it behind a test."""
-    gpu = FakeGpu(tmp_path)
-    yield gpu
-    gc.collect()
-    assert (gpu["violations"], gpu["live_objects"]) == (0, 0)
 
 
 class Counts:

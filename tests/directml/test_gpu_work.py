@@ -74,17 +74,16 @@ def normalised(x: meaning.Array) -> meaning.Array:
     return evaluate("Normalize axes=-1; Mul scale", {"X": x, "scale": scale})["Y"].exact
 
 
-def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_call_that_the_gpu_fails_has_its_result(capfd: pytest.CaptureFixture[str], gpu: FakeGpu) -> None:
     """It runs on the CPU path, ONNX Runtime logs why, and the next call is the GPU's again."""
-    fake = FakeGpu(tmp_path)
-    session = session_of(MODEL, fake.options)
+    session = session_of(MODEL, gpu.options)
     expected = np.tanh(normalised(np.arctan(np.maximum(normalised(X), 0)).astype(np.float32)))
-    fake.control("fail:CreateCommittedResource", OUT_OF_MEMORY)
+    gpu.control("fail:CreateCommittedResource", OUT_OF_MEMORY)
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
     assert "runs on the CPU path: DirectML path: ID3D12Device::CreateCommittedResource" in capfd.readouterr().err
-    before = fake["dispatches"]
+    before = gpu["dispatches"]
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=0, atol=4e-5)
-    assert fake["dispatches"] > before
+    assert gpu["dispatches"] > before
     assert "CPU path" not in capfd.readouterr().err
 
 

@@ -46,10 +46,8 @@ def test_linux_library(feature_level: str, accepted: int) -> None:
     programs = libraries.build_native()
     stand_ins = programs / "stand_ins"
     command = [
-        str(programs / "directml_validate"),
-        str(libraries.fetch(feature_level)),
-        *("--d3d12", str(stand_ins / "libd3d12.so"), "--dxcore", str(stand_ins / "libdxcore.so")),
-        *("--samples", "3000", "--seed", "1", "--expect-level", feature_level),
+        *(str(programs / "directml_validate"), feature_level, "3000"),
+        *(str(stand_ins / "libd3d12.so"), str(stand_ins / "libdxcore.so"), str(libraries.fetch(feature_level))),
     ]
     # 4-bit tensors came with 6_3, and up to half of the random chains has one; statistics as outputs are avoided
     # below 6_2; nothing else is declined.
@@ -70,11 +68,8 @@ def test_windows_library() -> None:
         return "Z:" + str(path).replace("/", "\\")
 
     command = [
-        "wine",
-        str(programs / "directml_validate.exe"),
-        windows(library),
-        *("--dxcore", windows(programs / "stand_ins" / "dxcore.dll")),
-        *("--samples", "3000", "--seed", "1", "--expect-level", "6_4"),
+        *("wine", str(programs / "directml_validate.exe"), "6_4", "3000"),
+        *(windows(programs / "stand_ins" / "dxcore.dll"), windows(library)),
     ]
     prefix = str(libraries.ROOT / "build" / "wine")
     output = validate(command, WINEDEBUG="-all", WINEPREFIX=prefix, DISPLAY="")

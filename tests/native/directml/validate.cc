@@ -1,5 +1,5 @@
 // Shows lowerings to Microsoft's own DirectML, by way of a stand-in device, and proves the table of rules with it:
-//   directml_validate DIRECTML_LIBRARY [--d3d12 FILE --dxcore FILE] [--samples N] [--seed N] [--expect-level 6_2]
+//   directml_validate LEVEL SAMPLES [LIBRARY...] DIRECTML_LIBRARY, as: 6_2 2000 libd3d12.so libdxcore.so libdirectml.so
 // 1. Every lowering of N random chains, at the library's feature level, is accepted by CreateOperator; and so it is for
 //    lowerings at each lower level, which a newer library takes as well.
 // 2. What the table calls impossible at this level is refused, and what it says to be possible is accepted.
@@ -353,11 +353,11 @@ class Validator {
     }
   }
 
-  void CheckLowerings(int samples, unsigned seed) {
+  void CheckLowerings(int samples) {
     const test::GeneratorLimits limits{4096, true, true};
     for (int i = 0; i < samples; ++i) {
       std::string text;
-      const test::Case made = test::RandomCase(uint64_t{100000} * seed + static_cast<uint64_t>(i), limits, &text);
+      const test::Case made = test::RandomCase(uint64_t{100000} + static_cast<uint64_t>(i), limits, &text);
       for (FeatureLevel level : kLevels) {
         // Each chain at the library's own level, and at one lower level in turn.
         const bool lower = static_cast<size_t>(i) % std::size(kLevels) == static_cast<size_t>(&level - kLevels);
@@ -459,48 +459,19 @@ FeatureLevel MaximumLevel(IDMLDevice* device) {
   return Succeeded(result) ? data.MaxSupportedFeatureLevel : DML_FEATURE_LEVEL_1_0;
 }
 
-struct Arguments {
-  std::string directml, d3d12, dxcore, expect_level;
-  int samples = 2000;
-  unsigned seed = 1;
-};
-
-bool Parse(int count, char** values, Arguments* arguments) {
-  if (count < 2) return false;
-  arguments->directml = values[1];
-  for (int i = 2; i + 1 < count; i += 2) {
-    const std::string name = values[i], value = values[i + 1];
-    if (name == "--d3d12")
-      arguments->d3d12 = value;
-    else if (name == "--dxcore")
-      arguments->dxcore = value;
-    else if (name == "--expect-level")
-      arguments->expect_level = value;
-    else if (name == "--samples")
-      arguments->samples = std::atoi(value.c_str());
-    else if (name == "--seed")
-      arguments->seed = static_cast<unsigned>(std::atoi(value.c_str()));
-    else
-      return false;
-  }
-  return count % 2 == 0;
-}
-
-int Validate(const Arguments& arguments) {
+int Validate(const std::string& expected, int samples, const std::vector<std::string>& files) {
   // Loaded first, the stand-ins answer for the libraries of the same name that libdirectml.so needs.
-  SharedLibrary d3d12, dxcore, directml;
-  for (auto [path, into] : {std::pair(&arguments.d3d12, &d3d12), std::pair(&arguments.dxcore, &dxcore),
-                            std::pair(&arguments.directml, &directml)}) {
-    if (path->empty()) continue;
-    const Result loaded = SharedLibrary::Load(*path, into);
+  std::vector<SharedLibrary> libraries(files.size());
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Result loaded = SharedLibrary::Load(files[i], &libraries[i]);
     if (!loaded.ok()) {
       std::printf("%s\n", loaded.message().c_str());
       return 2;
     }
   }
-  const auto create = directml.Symbol<DMLCreateDevice1Function>("DMLCreateDevice1");
+  const auto create = libraries.back().Symbol<DMLCreateDevice1Function>("DMLCreateDevice1");
   if (create == nullptr) {
-    std::printf("%s does not export DMLCreateDevice1\n", arguments.directml.c_str());
+    std::printf("%s does not export DMLCreateDevice1\n", files.back().c_str());
     return 2;
   }
   IDMLDevice* device = nullptr;
@@ -511,15 +482,13 @@ int Validate(const Arguments& arguments) {
     return 2;
   }
   const FeatureLevel level = MaximumLevel(device);
-  if (!arguments.expect_level.empty() && LevelName(level) != arguments.expect_level) {
-    Miss("feature level " + LevelName(level) + " instead of " + arguments.expect_level);
-  }
+  if (LevelName(level) != expected) Miss("feature level " + LevelName(level) + " instead of " + expected);
   Validator validator(device, level);
   validator.CheckRules();
   validator.CheckOperators();
   validator.CheckStrides();
   validator.CheckFusedActivations();
-  validator.CheckLowerings(arguments.samples, arguments.seed);
+  validator.CheckLowerings(samples);
   validator.PrintSummary();
   std::printf("%d misses\n", failures);
   return failures == 0 ? 0 : 1;
@@ -528,14 +497,11 @@ int Validate(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Arguments arguments;
-  if (!Parse(argc, argv, &arguments)) {
-    std::printf(
-        "usage: directml_validate DIRECTML_LIBRARY [--d3d12 FILE] [--dxcore FILE] [--samples N] [--seed N] "
-        "[--expect-level 6_2]\n");
+  if (argc < 4) {
+    std::printf("usage: directml_validate LEVEL SAMPLES [LIBRARY...] DIRECTML_LIBRARY\n");
     return 2;
   }
-  const int status = Validate(arguments);
+  const int status = Validate(argv[1], std::atoi(argv[2]), {argv + 3, argv + argc});
   std::fflush(stdout);
   // The library's own threads and static destructors need no part of this process any more.
   std::_Exit(status);
