@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import harness
 import numpy as np
@@ -17,7 +16,9 @@ import pytest
 from checking import node_by_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from parsed_models import parse
+
+from normfuse.meaning import Array
 
 pytestmark = [pytest.mark.every_isa, pytest.mark.without_vnni]
 EXAMPLES = settings().max_examples
@@ -25,32 +26,22 @@ F32 = np.float32
 INTEGERS = ("uint8", "int8", "uint16", "int16")
 Shape = tuple[int, ...]
 
-# Chains behind c, the Concat, to y: nodes as (operator, inputs, output).
-PAIR = [("QuantizeLinear", "c s0 z", "q"), ("DequantizeLinear", "q s0 z", "y")]
-CHAINS: dict[str, list[tuple[str, str, str]]] = {
-    "a pair": PAIR,
-    "a pair, an activation and a pair": [
-        ("QuantizeLinear", "c s0 z", "q"),
-        ("DequantizeLinear", "q s0 z", "d"),
-        ("Relu", "d", "h"),
-        ("QuantizeLinear", "h s1 z", "r"),
-        ("DequantizeLinear", "r s1 z", "y"),
-    ],
-    "what is kept": [
-        ("QuantizeLinear", "c s0 z", "q"),
-        ("DequantizeLinear", "q s0 z", "d"),
-        ("DequantizeLinear", "q s0 z", "e"),
-        ("Mul", "d one", "f"),
-        ("QuantizeLinear", "f s1 z", "g"),
-        ("DequantizeLinear", "g s1 z", "h"),
-        ("Mul", "e h", "m"),
-        ("QuantizeLinear", "m s1 z", "y"),
-    ],
-    "from integers": [
-        ("DequantizeLinear", "c s0 z", "d"),
-        ("Mul", "d one", "f"),
-        ("QuantizeLinear", "f s1 z", "y"),
-    ],
+
+def dequantized(x: str, y: str, index: int = 0) -> str:
+    return f"{y} = DequantizeLinear({x}, s{index}, z) "
+
+
+def pair(x: str, y: str, index: int = 0) -> str:
+    return f"{y}q = QuantizeLinear({x}, s{index}, z) {dequantized(f'{y}q', y, index)}"
+
+
+# Chains behind c, the Concat, to y.
+CHAINS = {
+    "a pair": pair("c", "y"),
+    "a pair, an activation and a pair": f"{pair('c', 'd')} h = Relu(d) {pair('h', 'y', 1)}",
+    "what is kept": f"q = QuantizeLinear(c, s0, z) {dequantized('q', 'd')} {dequantized('q', 'e')} f = Mul(d, one) "
+    f"{pair('f', 'h', 1)} m = Mul(e, h) y = QuantizeLinear(m, s1, z)",
+    "from integers": f"{dequantized('c', 'd')} f = Mul(d, one) y = QuantizeLinear(f, s1, z)",
 }
 
 
@@ -69,54 +60,31 @@ class Case:
         return ({"Concat"} if len(self.shapes) > 1 else set()) | ({"Split"} if self.sizes else set())
 
     @property
-    def feeds(self) -> dict[str, np.ndarray[Any, Any]]:
-        generator, kind = np.random.default_rng(len(self.shapes)), np.dtype(self.stored)
+    def feeds(self) -> dict[str, Array]:
+        generator, ends = np.random.default_rng(len(self.shapes)), np.iinfo(self.stored)
         names = [f"x{i}" for i in range(len(self.shapes))] if len(self.shapes) > 1 else ["c"]
         if self.chain != "from integers":
             return {n: generator.normal(0, 2, shape).astype(F32) for n, shape in zip(names, self.shapes, strict=True)}
-        ends = np.iinfo(kind)
         return {
-            name: generator.integers(ends.min, ends.max, shape, endpoint=True).astype(kind)
+            name: generator.integers(ends.min, ends.max, shape, endpoint=True).astype(self.stored)
             for name, shape in zip(names, self.shapes, strict=True)
         }
 
-    def model(self, **more: np.ndarray[Any, Any]) -> onnx.ModelProto:
-        outputs = tuple(f"y{i}" for i in range(len(self.sizes))) or ("y",)
-        return model_of(self, CHAINS[self.chain], outputs, **more)
-
-
-def constants(stored: str) -> dict[str, np.ndarray[Any, Any]]:
-    kind = np.dtype(stored)
-    middle, step = (np.iinfo(kind).max + np.iinfo(kind).min + 1) // 2, 8 / 2 ** np.iinfo(kind).bits
-    numbers = {"s0": np.array(step, F32), "s1": np.array(1.3 * step, F32), "z": np.array(middle + 3, kind)}
-    return {**numbers, "one": np.array(1.1, F32)}
-
-
-def model_of(
-    case: Case, chain: list[tuple[str, str, str]], outputs: tuple[str, ...] = ("y",), **more: np.ndarray[Any, Any]
-) -> onnx.ModelProto:
-    """c, which may be a Concat, the chain behind it to y, and the Split of that; what `more` has is constant."""
-    nodes = []
-    if len(case.shapes) > 1:
-        parts = [f"x{i}" for i in range(len(case.shapes))]
-        nodes.append(helper.make_node("Concat", parts, ["c"], name="c", axis=case.axis))
-    nodes += [helper.make_node(op, inputs.split(), [output], name=output) for op, inputs, output in chain]
-    if case.sizes:
-        parts = [f"y{i}" for i in range(len(case.sizes))]
-        nodes.append(helper.make_node("Split", ["y", "sizes"], parts, name="split", axis=case.axis))
-    read = {name for each in nodes for name in each.input}
-    infos = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
-        for name, each in case.feeds.items()
-        if name not in more
-    ]
-    floats = chain[-1][0] != "QuantizeLinear"
-    code = TensorProto.FLOAT if floats else helper.np_dtype_to_tensor_dtype(np.dtype(case.stored))
-    results = [helper.make_tensor_value_info(name, code, None) for name in outputs]
-    known = {**constants(case.stored), "sizes": np.array(case.sizes, np.int64), **more}
-    initializers = [harness.initializer(name, value) for name, value in known.items() if name in read]
-    graph = helper.make_graph(nodes, "g", infos, results, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    def model(self, **more: Array) -> onnx.ModelProto:
+        """c, which may be a Concat, the chain behind it to y, and the Split of that; what `more` has is constant."""
+        ends = np.iinfo(self.stored)
+        step, zero = 8 / 2**ends.bits, np.array((ends.max + ends.min + 1) // 2 + 3, self.stored)
+        numbers = {"s0": np.array(step, F32), "s1": np.array(1.3 * step, F32), "z": zero, "one": np.array(1.1, F32)}
+        types = {"from integers": (self.stored, self.stored), "what is kept": ("float", self.stored)}
+        read, written = types.get(self.chain, ("float", "float"))
+        inputs = ", ".join(f"{read}{list(x.shape)} {name}" for name, x in self.feeds.items() if name not in more)
+        parts = ", ".join(f"y{i}" for i in range(len(self.sizes))) or "y"
+        axis = f"<axis = {self.axis}>"
+        nodes = f"c = Concat {axis} ({', '.join(self.feeds)}) " if len(self.shapes) > 1 else ""
+        nodes += CHAINS[self.chain] + (f"{parts} = Split {axis} (y, sizes)" if self.sizes else "")
+        outputs = ", ".join(f"{written} {name}" for name in parts.split(", "))
+        constants = {**numbers, "sizes": np.array(self.sizes, np.int64), **more}
+        return parse(f"g ({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
 
 
 def with_unknown_lengths(proto: onnx.ModelProto, axis: int) -> onnx.ModelProto:
@@ -126,7 +94,7 @@ def with_unknown_lengths(proto: onnx.ModelProto, axis: int) -> onnx.ModelProto:
     return proto
 
 
-def check(proto: onnx.ModelProto, feeds: dict[str, np.ndarray[Any, Any]], taken: set[str]) -> None:
+def check(proto: onnx.ModelProto, feeds: dict[str, Array], taken: set[str]) -> None:
     """The bits of the nodes; which of Concat and Split are in the only group."""
     session = harness.create_session(proto, "ep")
     groups = harness.fused_types(session)
