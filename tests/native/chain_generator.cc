@@ -7,11 +7,14 @@
 namespace normfuse::test {
 namespace {
 
+// For one more quantised tensor.
+bool HasRoom(const Chain& chain) { return StepTensors(chain) <= kMostStepTensors - kTensorsOfQuantized; }
+
 class Generator {
  public:
   Generator(uint64_t seed, const GeneratorLimits& limits) : random_(seed), limits_(limits) {}
-  Case Draw();
-  Case DrawSteps();
+  // `usual`: an Add or two, a normalisation, Mul, Add and an activation; or any steps.
+  Case Draw(bool usual);
 
  private:
   int64_t Int(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
@@ -35,11 +38,11 @@ class Generator {
   Operand Input(Case* c, const std::vector<int64_t>& dims, double mean);
   Quantization Quantize(Case* c, DataType type, const std::vector<int64_t>& dims, double step);
   std::vector<int64_t> Broadcastable(const std::vector<int64_t>& shape);
-  Operand Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool shared_shape);
   PartialShape Known(const std::vector<int64_t>& dims);
   void Normalize(Case* c, const std::vector<int64_t>& shape, const TensorRef& x);
-  void Activate(Case* c, const std::vector<int64_t>& shape);
-  void Output(Case* c, const std::vector<int64_t>& shape);
+  Step DrawCombination(Case* c, const std::vector<int64_t>& shape, Align align, StepKind kind);
+  void DrawUsualBehind(Case* c, Chain* chain, const std::vector<int64_t>& most);
+  void Output(Case* c);
   Step DrawStep(Case* c, const std::vector<int64_t>& shape, Align align);
   Step DrawActivation(Case* c, const std::vector<int64_t>& shape);
   Step DrawPair(Case* c, const std::vector<int64_t>& shape);
@@ -254,30 +257,8 @@ PartialShape Generator::Known(const std::vector<int64_t>& dims) {
   return shape;
 }
 
-Operand Generator::Affine(Case* c, const std::vector<int64_t>& shape, double mean, bool quantizable) {
-  Operand operand;
-  std::vector<int64_t> dims;
-  if (c->parts.affine_align == Align::kChannel) {
-    dims = {shape[1]};
-  } else if (c->parts.affine_align == Align::kGroup) {
-    dims = {c->parts.normalization.num_groups};
-  } else {
-    dims = Broadcastable(shape);
-  }
-  const bool constant = Chance(0.6);
-  const bool quantized = quantizable && Chance(0.2);
-  operand.type = quantized ? Pick<DataType>({DataType::kInt8, DataType::kInt32, DataType::kUint8}) : FloatType();
-  operand.tensor = c->Add(Values(operand.type, dims, mean, 0.5), constant);
-  if (quantized) {
-    operand.quantization.scale = c->Add(MakeFloats({}, {0.0078125}), constant);
-    operand.quantization.axis = 0;
-  }
-  return operand;
-}
-
 void Generator::Normalize(Case* c, const std::vector<int64_t>& shape, const TensorRef& x) {
-  Parts& parts = c->parts;
-  Normalization& norm = parts.normalization;
+  Normalization& norm = c->parts.normalization;
   const auto rank = static_cast<int64_t>(shape.size());
   const int64_t form = Int(0, 3);
   // On DirectML, channels that X itself does not have wait for all shapes.
@@ -288,7 +269,6 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape, const Tens
       if (shape[1] % g == 0) divisors.push_back(g);
     }
     norm.num_groups = Pick(divisors);
-    if (Chance(0.5)) parts.affine_align = Chance(0.5) ? Align::kGroup : Align::kChannel;
   } else if (form == 1) {
     norm.from_first_axis = true;
     norm.first_axis = Int(-rank, rank - 1);
@@ -298,7 +278,6 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape, const Tens
     }
     if (norm.axes.empty()) norm.axes.push_back(rank - 1);
     std::shuffle(norm.axes.begin(), norm.axes.end(), random_);
-    if (rank >= 2 && Chance(0.2)) parts.affine_align = Align::kChannel;
   }
   norm.use_mean = Chance(0.8);
   norm.normalize_variance = Chance(0.85);
@@ -309,86 +288,6 @@ void Generator::Normalize(Case* c, const std::vector<int64_t>& shape, const Tens
   }
 }
 
-void Generator::Activate(Case* c, const std::vector<int64_t>& shape) {
-  ActivationCall& activation = c->parts.activation;
-  Operand& slope = c->parts.slope;
-  if (Chance(0.4)) return;
-  activation.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
-  const ActivationSpec& spec = kActivations[static_cast<int>(activation.kind)];
-  const bool drawn = Chance(0.5);
-  for (int i = 0; i < spec.param_count; ++i) {
-    const float within = static_cast<float>(Int(0, 100)) / 100;
-    activation.params[i] = spec.defaults[i];
-    if (drawn || !std::isfinite(spec.defaults[i])) {
-      activation.params[i] = spec.params[i].low + within * (spec.params[i].high - spec.params[i].low);
-    }
-  }
-  if (!spec.has_slope) return;
-  slope.type = FloatType();
-  slope.tensor = c->Add(Values(slope.type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
-}
-
-void Generator::Output(Case* c, const std::vector<int64_t>& shape) {
-  Parts& parts = c->parts;
-  parts.y_type = FloatType();
-  if (Chance(0.45)) {
-    do parts.y_type = QuantizedType();
-    while (BitsOf(parts.y_type) > 16);
-    parts.y_quantization = Quantize(c, parts.y_type, shape, BitsOf(parts.y_type) >= 8 ? 1.0 / 32 : 0.5);
-    parts.y_saturate = Chance(0.5);
-  }
-  c->output_types = {parts.y_type};
-  const auto next = [&](DataType type) {
-    c->output_types.push_back(type);
-    return static_cast<int>(c->output_types.size()) - 1;
-  };
-  if (Chance(0.3)) {
-    parts.sum_type = FloatType();
-    parts.sum_output = next(parts.sum_type);
-  }
-  if (!parts.normalizes) return;
-  parts.normalization.stats_type = FloatType();
-  if (Chance(0.3)) parts.normalization.mean_output = next(parts.normalization.stats_type);
-  if (Chance(0.3)) parts.normalization.inv_std_dev_output = next(parts.normalization.stats_type);
-}
-
-Case Generator::Draw() {
-  Case c;
-  Parts& parts = c.parts;
-  parts.name = "random";
-  parts.normalizes = Chance(0.75);
-  // Every operand of d may be the one that widens the others.
-  const std::vector<int64_t> most = Shape();
-  const double mean = Pick<double>({0, 0, 0, 1, -30, 1000});
-  const auto some = [&](double p) { return Chance(p) ? Broadcastable(most) : most; };
-  parts.x = Input(&c, some(0.3), mean);
-  if (Chance(0.35)) parts.residual = Input(&c, some(0.5), 0.5);
-  if (Chance(0.15)) {
-    parts.residual_bias.type = FloatType();
-    parts.residual_bias.tensor = c.Add(Values(parts.residual_bias.type, some(0.8), 0.1, 0.5), Chance(0.5));
-  }
-  std::vector<int64_t> shape = ShapeOfD(c, c.chain());
-  if (shape.empty()) parts.normalizes = false;
-  if (parts.normalizes) {
-    Normalize(&c, shape, parts.x.tensor);
-  } else if (shape.size() >= 2 && Chance(0.3)) {
-    parts.affine_align = Align::kChannel;
-    if (shape[1] == 1) shape[1] = Int(1, 6);
-  } else {
-    shape = most;
-  }
-  if (Chance(0.7)) parts.scale = Affine(&c, shape, 1.0, true);
-  if (Chance(0.7)) parts.bias = Affine(&c, shape, 0.0, true);
-  Activate(&c, parts.affine_align == Align::kChannel ? ShapeOfD(c, c.chain()) : shape);
-  shape = ShapeOfD(c, c.chain());
-  for (Operand* operand : {&parts.x, &parts.residual, &parts.residual_bias, &parts.scale, &parts.bias}) {
-    if (operand->present()) operand->shape = Known(c.Of(operand->tensor).dims);
-  }
-  if (parts.slope.present()) parts.slope.shape = Known(c.Of(parts.slope.tensor).dims);
-  Output(&c, shape);
-  return c;
-}
-
 // Quantised and dequantised. Of dimensions that are not known the scale is one number.
 Step Generator::DrawPair(Case* c, const std::vector<int64_t>& shape) {
   DataType type = QuantizedType();
@@ -397,25 +296,46 @@ Step Generator::DrawPair(Case* c, const std::vector<int64_t>& shape) {
 }
 
 Step Generator::DrawActivation(Case* c, const std::vector<int64_t>& shape) {
-  Case drawn;
-  ActivationCall& call = drawn.parts.activation;
+  ActivationCall call;
   while (call.kind == Activation::kIdentity) call.kind = static_cast<Activation>(Int(0, kActivationCount - 1));
   const ActivationSpec& spec = kActivations[static_cast<int>(call.kind)];
-  for (int i = 0; i < spec.param_count; ++i) call.params[i] = spec.defaults[i];
-  if (call.kind == Activation::kClip) {
-    call.params[0] = -0.5f;
-    call.params[1] = 1.25f;
+  const bool drawn = Chance(0.5);
+  for (int i = 0; i < spec.param_count; ++i) {
+    const float within = static_cast<float>(Int(0, 100)) / 100;
+    call.params[i] = spec.defaults[i];
+    if (drawn || !std::isfinite(spec.defaults[i])) {
+      call.params[i] = spec.params[i].low + within * (spec.params[i].high - spec.params[i].low);
+    }
   }
   Operand slope;
   if (spec.has_slope) {
     slope.type = FloatType();
     slope.tensor = c->Add(Values(slope.type, Broadcastable(shape), 0.25, 0.1), Chance(0.5));
+    slope.shape = Known(c->Of(slope.tensor).dims);
     slope.name = "slope";
   }
   return normfuse::Activate(call, slope);
 }
 
 // `shape`: of d, or of all that may widen it.
+Step Generator::DrawCombination(Case* c, const std::vector<int64_t>& shape, Align align, StepKind kind) {
+  const bool adds = kind == StepKind::kAdd, divides = kind == StepKind::kDiv;
+  const double mean = adds ? 0.3 : divides ? 3 : 1.0;  // nothing near 0 to divide by
+  Operand operand;
+  if (align == Align::kTrailing && !divides) {
+    operand = Input(c, Chance(0.4) ? shape : Broadcastable(shape), mean);
+  } else {
+    std::vector<int64_t> dims = {c->parts.normalization.num_groups};
+    if (align != Align::kGroup) dims = align == Align::kChannel ? std::vector<int64_t>{shape[1]} : Broadcastable(shape);
+    operand.type = divides ? DataType::kFloat32 : FloatType();
+    operand.tensor = c->Add(Values(operand.type, dims, mean, divides ? 0.3 : 0.5), Chance(0.6));
+  }
+  operand.align = align;
+  operand.name = adds ? "addend" : divides ? "divisor" : "factor";
+  operand.shape = Known(c->Of(operand.tensor).dims);
+  return Combine(kind, operand);
+}
+
 Step Generator::DrawStep(Case* c, const std::vector<int64_t>& shape, Align align) {
   const int64_t kind = Int(0, 10);
   if (kind == 0 && !limits_.for_directml) {
@@ -423,24 +343,18 @@ Step Generator::DrawStep(Case* c, const std::vector<int64_t>& shape, Align align
     return Emit(type, Emitted(c, type));
   }
   if (kind <= 2) return DrawActivation(c, shape);
-  const bool adds = kind <= 6, divides = kind == 10;
-  Operand operand;
-  if (divides) {  // by nothing near 0
-    operand.type = DataType::kFloat32;
-    std::vector<int64_t> dims = {c->parts.normalization.num_groups};
-    if (align != Align::kGroup) dims = align == Align::kChannel ? std::vector<int64_t>{shape[1]} : Broadcastable(shape);
-    operand.tensor = c->Add(Values(operand.type, dims, 3, 0.3), Chance(0.6));
-  } else if (align == Align::kTrailing) {
-    operand = Input(c, Chance(0.4) ? shape : Broadcastable(shape), adds ? 0.3 : 1.0);
-  } else {
-    operand.type = FloatType();
-    const int64_t count = align == Align::kChannel ? shape[1] : c->parts.normalization.num_groups;
-    operand.tensor = c->Add(Values(operand.type, {count}, adds ? 0.3 : 1.0, 0.5), Chance(0.6));
-  }
-  operand.align = align;
-  operand.name = adds ? "addend" : divides ? "divisor" : "factor";
-  operand.shape = Known(c->Of(operand.tensor).dims);
-  return Combine(adds ? StepKind::kAdd : divides ? StepKind::kDiv : StepKind::kMul, operand);
+  return DrawCombination(c, shape, align, kind <= 6 ? StepKind::kAdd : kind == 10 ? StepKind::kDiv : StepKind::kMul);
+}
+
+void Generator::DrawUsualBehind(Case* c, Chain* chain, const std::vector<int64_t>& most) {
+  std::vector<int64_t> shape = ShapeOfD(*c, *chain);
+  const bool groups = chain->num_groups() > 0 && Chance(0.3);
+  const bool channels = shape.size() >= 2 && Chance(0.3);
+  const Align align = groups ? Align::kGroup : channels ? Align::kChannel : Align::kTrailing;
+  if (!chain->normalizes() && !channels) shape = most;
+  if (Chance(0.7)) chain->behind.push_back(DrawCombination(c, shape, align, StepKind::kMul));
+  if (Chance(0.7) && HasRoom(*chain)) chain->behind.push_back(DrawCombination(c, shape, align, StepKind::kAdd));
+  if (Chance(0.6) && HasRoom(*chain)) chain->behind.push_back(DrawActivation(c, shape));
 }
 
 // Stored integers whose sum is a multiple of 1 / 32, requantised in steps of 1 / 8.
@@ -475,31 +389,58 @@ void Generator::FindsItsScale(Case* c) {
   if (Chance(0.4)) store.dynamic->value_output = Emitted(c, DataType::kFloat32);
 }
 
-Case Generator::DrawSteps() {
+void Generator::Output(Case* c) {
+  const std::vector<int64_t> shape = ShapeOfD(*c, *c->steps);
+  Store& store = c->steps->store;
+  store.type = FloatType();
+  if (Chance(0.4)) {
+    do store.type = QuantizedType();
+    while (BitsOf(store.type) > 16);
+    store.quantization = Quantize(c, store.type, shape, BitsOf(store.type) >= 8 ? 1.0 / 32 : 0.5);
+    store.saturate = Chance(0.5);
+  }
+  c->output_types[0] = store.type;
+  if (c->steps->normalizes()) {
+    Normalization& norm = *c->steps->normalization;
+    norm.stats_type = FloatType();
+    if (Chance(0.2)) norm.mean_output = Emitted(c, norm.stats_type);
+    if (Chance(0.2)) norm.inv_std_dev_output = Emitted(c, norm.stats_type);
+  }
+  if (!store.quantization.present() && !limits_.for_directml && Chance(0.3)) FindsItsScale(c);
+}
+
+Case Generator::Draw(bool usual) {
   Case c;
   Chain chain;
   chain.name = "random steps";
   const std::vector<int64_t> most = Shape();
-  const auto has_room = [&] { return StepTensors(chain) <= kMostStepTensors - kTensorsOfQuantized; };
   c.output_types = {DataType::kFloat32};
-  c.parts.normalizes = Chance(0.6);
-  if (Chance(0.15)) {
+  c.parts.normalizes = Chance(0.7);
+  if (!usual && Chance(0.15)) {
     DrawExact(&c, &chain, most);
   } else {
-    chain.x = Input(&c, Chance(0.3) ? Broadcastable(most) : most, Pick<double>({0, 0, 1, -3}));
+    const double mean = usual ? Pick<double>({0, 0, 0, 1, -30, 1000}) : Pick<double>({0, 0, 1, -3});
+    chain.x = Input(&c, Chance(0.3) ? Broadcastable(most) : most, mean);
     chain.x.name = "X";
-    if (!chain.x.quantization.present() && Chance(0.2)) chain.before.push_back(DrawPair(&c, {}));
-    for (int64_t i = Int(0, 4); i > 0 && has_room(); --i) {
-      chain.before.push_back(DrawStep(&c, most, Align::kTrailing));
+    if (usual) chain.x.shape = Known(c.Of(chain.x.tensor).dims);
+    if (!usual && !chain.x.quantization.present() && Chance(0.2)) chain.before.push_back(DrawPair(&c, {}));
+    for (int64_t i = usual ? Pick<int64_t>({0, 0, 1, 2}) : Int(0, 4); i > 0 && HasRoom(chain); --i) {
+      const Align align = Align::kTrailing;
+      chain.before.push_back(usual ? DrawCombination(&c, most, align, StepKind::kAdd) : DrawStep(&c, most, align));
+    }
+    if (usual && Chance(0.3)) {
+      const DataType type = FloatType();
+      chain.before.push_back(Emit(type, Emitted(&c, type)));
     }
   }
-  std::vector<int64_t> shape = ShapeOfD(c, chain);
+  const std::vector<int64_t> shape = ShapeOfD(c, chain);
   if (shape.empty()) c.parts.normalizes = false;
   if (c.parts.normalizes) {
     Normalize(&c, shape, chain.x.tensor);
     chain.normalization = c.parts.normalization;
   }
-  for (int64_t i = Int(0, 6); i > 0 && has_room() && c.output_types.size() < kMostEmitted; --i) {
+  if (usual) DrawUsualBehind(&c, &chain, most);
+  for (int64_t i = usual ? 0 : Int(0, 6); i > 0 && HasRoom(chain) && c.output_types.size() < kMostEmitted; --i) {
     if (Chance(0.15)) {
       chain.behind.push_back(DrawPair(&c, c.parts.normalizes ? shape : std::vector<int64_t>{}));
       continue;
@@ -510,32 +451,17 @@ Case Generator::DrawSteps() {
     chain.behind.push_back(DrawStep(&c, c.parts.normalizes ? shape : most, align));
   }
   c.steps = chain;
-  shape = ShapeOfD(c, chain);
-  const DataType y_type = FloatType();
-  c.steps->store.type = y_type;
-  if (Chance(0.4)) {
-    do c.steps->store.type = QuantizedType();
-    while (BitsOf(c.steps->store.type) > 16);
-    c.steps->store.quantization =
-        Quantize(&c, c.steps->store.type, shape, BitsOf(c.steps->store.type) >= 8 ? 1.0 / 32 : 0.5);
-  }
-  c.output_types[0] = c.steps->store.type;
-  if (chain.normalizes()) {
-    Normalization& norm = *c.steps->normalization;
-    norm.stats_type = FloatType();
-    if (Chance(0.2)) norm.mean_output = Emitted(&c, norm.stats_type);
-    if (Chance(0.2)) norm.inv_std_dev_output = Emitted(&c, norm.stats_type);
-  }
-  if (!c.steps->store.quantization.present() && !limits_.for_directml && Chance(0.3)) FindsItsScale(&c);
+  Output(&c);
   return c;
 }
 
 }  // namespace
 
-Case RandomChain(uint64_t seed, const GeneratorLimits& limits) { return Generator(seed, limits).Draw(); }
-Case RandomSteps(uint64_t seed, const GeneratorLimits& limits) { return Generator(seed, limits).DrawSteps(); }
+Case RandomChain(uint64_t seed, const GeneratorLimits& limits) {
+  return Generator(seed, limits).Draw(/*usual=*/seed % 2 == 0);
+}
 
-std::string DescribeSteps(const Case& c, uint64_t seed) {
+std::string Describe(const Case& c, uint64_t seed) {
   const Chain& chain = *c.steps;
   std::string text = "steps, seed " + std::to_string(seed) + " X " + NameOf(chain.x.type) + " [";
   for (int64_t dim : c.Of(chain.x.tensor).dims) text += std::to_string(dim) + " ";
@@ -559,22 +485,6 @@ std::string DescribeSteps(const Case& c, uint64_t seed) {
   text += chain.normalizes() ? " | normalised |" : " | |";
   describe(chain.behind);
   return text + " -> " + NameOf(chain.store.type) + (chain.store.dynamic ? " of its own scale" : "");
-}
-
-std::string Describe(const Case& c, uint64_t seed) {
-  std::string text = "seed " + std::to_string(seed) + " X " + NameOf(c.parts.x.type) + " [";
-  for (int64_t dim : c.Of(c.parts.x.tensor).dims) text += std::to_string(dim) + " ";
-  text += !c.parts.normalizes ? "] elementwise" : "] axes";
-  for (int64_t axis : c.parts.normalization.axes) text += " " + std::to_string(axis);
-  if (c.parts.normalization.num_groups > 0) text += " groups " + std::to_string(c.parts.normalization.num_groups);
-  if (c.parts.normalization.from_first_axis) text += " from " + std::to_string(c.parts.normalization.first_axis);
-  if (c.parts.residual.present()) text += std::string(" residual ") + NameOf(c.parts.residual.type);
-  if (c.parts.residual_bias.present()) text += " residual_bias";
-  if (c.parts.scale.present()) text += " scale";
-  if (c.parts.bias.present()) text += " bias";
-  text +=
-      std::string(" ") + kActivations[static_cast<int>(c.parts.activation.kind)].name + " -> " + NameOf(c.parts.y_type);
-  return text;
 }
 
 }  // namespace normfuse::test

@@ -14,12 +14,10 @@ struct GeneratorLimits {
   bool four_bit = true;
 };
 
-// A chain of the usual parts (parts.h).
+// Of even seeds the usual steps around a normalisation or none, of odd ones any steps before and behind, or with some chance only
+// such as float32 does exactly up to a requantisation.
 Case RandomChain(uint64_t seed, const GeneratorLimits& limits = {});
-// Any steps before and behind, or with some chance only such as float32 does exactly up to a requantisation.
-Case RandomSteps(uint64_t seed, const GeneratorLimits& limits = {});
 
 std::string Describe(const Case& c, uint64_t seed);
-std::string DescribeSteps(const Case& c, uint64_t seed);
 
 }  // namespace normfuse::test

@@ -9,10 +9,10 @@
 
 namespace normfuse::test {
 
-// Every other one of the usual parts, the others of any steps. `text` says which it is.
+// `text` says which it is.
 inline Case RandomCase(uint64_t seed, const GeneratorLimits& limits, std::string* text) {
-  Case test = seed % 2 == 0 ? RandomChain(seed, limits) : RandomSteps(seed, limits);
-  *text = seed % 2 == 0 ? Describe(test, seed) : DescribeSteps(test, seed);
+  Case test = RandomChain(seed, limits);
+  *text = Describe(test, seed);
   return test;
 }
 
