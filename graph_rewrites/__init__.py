@@ -6,9 +6,9 @@
 import normfuse.quick_imports  # noqa: F401 -- before what imports onnx_ir
 
 # isort: split
+from normfuse.graph_rewrites.engine.options import AS_GIVEN, RewriteOptions, Target, TargetByProducts
 from normfuse.graph_rewrites.engine.sites import Site
-from normfuse.graph_rewrites.quantization.treatment import AS_IT_IS, Treatment
-from normfuse.graph_rewrites.rewriter import RewriteResult, Target, TargetByProducts, rewrite
+from normfuse.graph_rewrites.rewriter import RewriteResult, rewrite
 from normfuse.graph_rewrites.rules import RULES
 
-__all__ = ["AS_IT_IS", "RULES", "RewriteResult", "Site", "Target", "TargetByProducts", "Treatment", "rewrite"]
+__all__ = ["AS_GIVEN", "RULES", "RewriteOptions", "RewriteResult", "Site", "Target", "TargetByProducts", "rewrite"]

@@ -9,7 +9,12 @@ from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.graph_rewrites.engine.pattern import Mismatch
 from normfuse.graph_rewrites.engine.sites import Declined
 
-__all__ = ["dequantization_of", "dequantize", "require_dequantization"]
+__all__ = ["dequantization_of", "dequantize", "is_dequantizer", "require_dequantization"]
+
+
+def is_dequantizer(node: ir.Node) -> bool:
+    """Whether the node is ONNX's DequantizeLinear or that of ONNX Runtime, not a model's own operator of the name."""
+    return node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
 
 
 def dequantization_of(value: ir.Value) -> ir.Node:

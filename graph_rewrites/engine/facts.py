@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.constants import Array, Constants, Dimension
-from normfuse.graph_rewrites.engine.element_types import FLOAT_TYPES
+from normfuse.graph_rewrites.engine.element_types import FLOAT_TYPES, integers_of
 from normfuse.graph_rewrites.engine.inference import infer_types
+from normfuse.graph_rewrites.engine.options import AS_GIVEN, RewriteOptions
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.graph_rewrites.engine.traversal import all_nodes
 
@@ -28,6 +29,8 @@ _DUPLICATED = frozenset(
     | {"Shape", "Sqrt", "Sub", "Unsqueeze"}
 )
 _MAX_SAME_DEPTH = 4
+# ONNX Runtime knows these, but lets no custom operator have them.
+_NOT_IN_CUSTOM_OPERATORS = integers_of(2)
 
 
 def is_float(dtype: ir.DataType | None) -> bool:
@@ -70,8 +73,10 @@ def subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 class Facts:
     """Answers about the values of one model. Nothing here changes the model."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, options: RewriteOptions = AS_GIVEN) -> None:
         self._model = model
+        #: What is to become of the model.
+        self.options = options
         self._inferred: Mapping[ir.Graph, Mapping[str, ir.Value]] = {}
         # What Shape nodes give.
         self._asked_for: dict[ir.Value, ir.Shape | None] = {}
@@ -80,12 +85,6 @@ class Facts:
         self._constants = Constants(model.ir_version, self.shape, self.dtype)
         #: Bodies of the model's own functions, which hold no initialisers.
         self.function_bodies = {function.graph for function in model.functions.values()}
-        #: Element types that nodes of the target's form cannot have.
-        self.excluded_types: frozenset[ir.DataType] = frozenset()
-        #: Whether quantised activations are taken out, so that what is left of a model runs in float.
-        self.removes_quantization = False
-        #: Whether ONNX Runtime will be told to run nothing in integers.
-        self.products_run_in_float = False
         #: Opset imports of the graph that is being rewritten.
         self.opsets: dict[str, int] = model.graph.opset_imports
 
@@ -173,7 +172,7 @@ class Facts:
     def require_allowed(self, value: ir.Value, node: ir.Node) -> None:
         """Decline if the value, which `node` reads or writes, has a type that the target's form cannot have."""
         dtype = self.dtype(value)
-        if dtype in self.excluded_types:
+        if "custom-op" in self.options.targets and dtype in _NOT_IN_CUSTOM_OPERATORS:
             what = "a custom operator of ONNX Runtime"
             raise Declined("unsupported_type", at=node, tensor=label(value), type=dtype, what=what)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -16,7 +17,11 @@ class Names:
     """Names that nothing in a graph and its subgraphs has."""
 
     def __init__(self, home: ir.Graph) -> None:
-        self._taken = {name for graph in graphs_of(home) for name in _names(graph)}
+        self._home = home
+
+    @functools.cached_property
+    def _taken(self) -> set[str | None]:
+        return {name for graph in graphs_of(self._home) for name in _names(graph)}
 
     def new(self, name: str) -> str:
         """Return the name, or where that is taken with a number behind it."""

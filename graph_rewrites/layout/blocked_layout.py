@@ -62,17 +62,16 @@ _LONGEST_WAY = 32
 _SCALE = 1  # input of QuantizeLinear and DequantizeLinear
 
 
-def move_reorders(model: ir.Model, block: int) -> int:
-    """Run what stands between reorders of the main graph on blocked tensors, in place.
+def move_reorders(graph: ir.Graph, block: int) -> int:
+    """Run what stands between reorders of a graph on blocked tensors, in place.
 
     Args:
-        model: As ONNX Runtime wrote it, with the layout pass of this processor.
+        graph: As ONNX Runtime wrote it, with the layout pass of this processor.
         block: Channels of a block: the last dimension of a blocked tensor.
 
     Returns:
         How many ReorderInput and ReorderOutput went.
     """
-    graph = model.graph
     before = _count_reorders(graph)
     plan = _Plan(graph, block)
     if plan.parts:

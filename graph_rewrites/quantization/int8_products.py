@@ -17,6 +17,7 @@ from normfuse.graph_rewrites.engine.constants import Array
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.weight_folding import (
     array_of,
@@ -28,10 +29,7 @@ from normfuse.graph_rewrites.quantization.weight_folding import (
     stays_int8,
 )
 
-__all__ = ["INT8_AS_UINT8", "activation_types", "make_unsigned", "type_of_zero_point"]
-
-#: What the report calls it, among the rules.
-INT8_AS_UINT8 = "Int8AsUint8"
+__all__ = ["activation_types", "make_unsigned", "type_of_zero_point"]
 
 _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})
@@ -39,22 +37,15 @@ _OFFSET = 128
 _SAFE = 64  # two products of uint8 and a weight within it fit 16 bits
 
 
-def make_unsigned(home: ir.Graph, facts: Facts, *, exact: bool) -> int:
-    """Make uint8 of the int8 activations of a graph and its subgraphs, where products gain by it; return how many.
-
-    Args:
-        home: The graph.
-        facts: About its model.
-        exact: Make uint8 of the weights beside them, too, where sums might saturate.
-    """
-    if home in facts.function_bodies:
-        return 0  # they hold no initialisers
+def make_unsigned(home: ir.Graph, context: Context) -> int:
+    """Make uint8 of the int8 activations of a graph and its subgraphs, where products gain by it; return how many."""
+    facts = context.facts
     nodes = [node for graph in graphs_of(home) for node in graph]
     if not any(_runs_in_float(node, facts) for node in nodes):
         return 0
     quantizers = [node for node in nodes if _are_activations(node, facts)]
     weights: list[ir.Node] = []
-    if exact:
+    if context.options.products == "exact integer":
         quantizers, weights = _without_saturation(quantizers, nodes, facts)
     shifted = _Shifted(home)
     for node in [*quantizers, *weights]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, in_float, write_in_float
 
 __all__ = ["write_elementwise"]
@@ -24,12 +25,11 @@ INTEGER_OPERATORS: Mapping[str, tuple[str, int]] = {
 }
 
 
-def write_elementwise(graph: ir.Graph) -> int:
+def write_elementwise(graph: ir.Graph, context: Context) -> int:
     """Write the graph's elementwise operators of uint8 so; return how many."""
     found = [node for node in graph if _is_written(node)]
-    names = Names(graph) if found else None
+    names = Names(graph)
     for node in found:
-        assert names is not None
         form = in_float(node, INTEGER_OPERATORS[node.op_type][0], list(node.attributes.values()))
         write_in_float(node, form, names)
     return len(found)

@@ -21,9 +21,9 @@ _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  #
 _COMBINING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
 
 
-def has_products_of_integers(model: ir.Model) -> bool:
+def has_products_of_integers(home: ir.Graph) -> bool:
     """Whether anything is left of which ONNX Runtime could make a product of integers."""
-    return any(_may_be_of_integers(node) for graph in graphs_of(model.graph) for node in graph)
+    return any(_may_be_of_integers(node) for graph in graphs_of(home) for node in graph)
 
 
 def _may_be_of_integers(node: ir.Node) -> bool:

@@ -11,13 +11,11 @@ import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.qlinear_operators import in_float, write_in_float
 
-__all__ = ["SOFTMAX_OF_INTEGERS", "write_softmaxes"]
-
-#: What the report calls it, among the rules.
-SOFTMAX_OF_INTEGERS = "SoftmaxOfIntegers"
+__all__ = ["write_softmaxes"]
 
 _INPUTS = 5  # X, its scale and zero point, those of Y
 _QUANTIZING_OPSET = 10
@@ -26,16 +24,15 @@ _OPSET_FROM_THE_END = 11  # from it on, an axis may be negative
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def write_softmaxes(home: ir.Graph, facts: Facts, opset: int) -> int:
+def write_softmaxes(home: ir.Graph, context: Context) -> int:
     """Write every QLinearSoftmax over one dimension of a graph and its subgraphs so; return how many."""
+    facts, opset, names = context.facts, context.opset, Names(home)
     if opset < _QUANTIZING_OPSET:
         return 0
     over_any = opset >= _SINGLE_AXIS_OPSET
     nodes = [node for graph in graphs_of(home) for node in graph if _has_parameters(node, facts)]
     found = [node for node in nodes if _is_over_last(node, facts) or (over_any and _is_over_one(node))]
-    names = Names(home) if found else None
     for node in found:
-        assert names is not None
         _write(node, facts, names, opset)
     return len(found)
 

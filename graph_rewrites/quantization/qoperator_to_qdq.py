@@ -20,6 +20,7 @@ from normfuse.graph_rewrites.engine.constants import Array
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import all_nodes, graphs_of
 from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, InFloat, Quantized, write_in_float
 from normfuse.graph_rewrites.quantization.redundant_qdq import repeats_elements
@@ -56,18 +57,12 @@ def has_operators(graph: ir.Graph) -> bool:
     return any(_former_of(node) is not None for node in all_nodes(graph))
 
 
-def write_pairs(model: ir.Model) -> int:
-    """Write the QLinear operators of a model so, in place; return how many.
-
-    Args:
-        model: Bodies of its own functions stay as they are: they hold no constants.
-    """
-    home, opset = model.graph, model.graph.opset_imports.get("", 1)
-    if opset < _QUANTIZING_OPSET:
+def write_pairs(home: ir.Graph, context: Context) -> int:
+    """Write the QLinear operators of a graph and its subgraphs so; return how many."""
+    if context.opset < _QUANTIZING_OPSET:
         return 0
-    facts = Facts(model)
-    facts.infer()
-    return _Pairs(home, facts, opset).write()
+    context.facts.infer()
+    return _Pairs(home, context.facts, context.opset).write()
 
 
 class _Left(Exception):  # noqa: N818 -- no error

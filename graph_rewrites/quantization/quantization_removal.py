@@ -19,10 +19,11 @@ from normfuse.graph_rewrites.engine.constants import Array
 from normfuse.graph_rewrites.engine.facts import Facts, is_float, label, name_of
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context, KeptPair
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, tidy
 
-__all__ = ["KeptPair", "RemovedQuantization", "remove_quantization"]
+__all__ = ["remove_quantization"]
 
 _INTEGERS = {
     ir.DataType.INT4: (-8, 7),
@@ -53,33 +54,6 @@ _CLIP_WITH_INPUTS = 11  # the opset from which on Clip takes its bounds as tenso
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptPair:
-    """A QuantizeLinear that stays."""
-
-    name: str
-    reason: str
-
-
-@dataclasses.dataclass
-class RemovedQuantization:
-    """What became of the quantised activations."""
-
-    removed: int = 0
-    clipped: int = 0
-    """Of the removed ones, those in whose place a Clip stands."""
-    kept: list[KeptPair] = dataclasses.field(default_factory=list)
-    unclipped: list[str] = dataclasses.field(default_factory=list)
-    """QuantizeLinear in whose place nothing stands: values are at most half a step beyond what they can represent."""
-
-    def add(self, other: RemovedQuantization) -> None:
-        """Take in what became of another graph's."""
-        self.removed += other.removed
-        self.clipped += other.clipped
-        self.kept += other.kept
-        self.unclipped += other.unclipped
-
-
-@dataclasses.dataclass(frozen=True)
 class _Pair:
     quantizer: ir.Node
     clip: ir.Node | None
@@ -98,10 +72,10 @@ class _Stays(Exception):  # noqa: N818 -- an answer
     """Why a QuantizeLinear stays."""
 
 
-def remove_quantization(home: ir.Graph, facts: Facts, opset: int) -> RemovedQuantization:
-    """Take the pairs of activations out of a graph and its subgraphs."""
-    done = RemovedQuantization()
-    names: Names | None = None
+def remove_quantization(home: ir.Graph, context: Context) -> int:
+    """Take the pairs of activations out of a graph and its subgraphs; return how many."""
+    facts, done, opset = context.facts, context.quantization, context.opset
+    names, removed = Names(home), 0
     for node in [node for graph in graphs_of(home) for node in graph]:
         if node.op_type != "QuantizeLinear" or node.domain not in ("", "com.microsoft"):
             continue
@@ -112,15 +86,15 @@ def remove_quantization(home: ir.Graph, facts: Facts, opset: int) -> RemovedQuan
         except _Stays as reason:
             done.kept.append(KeptPair(name_of(node), str(reason)))
             continue
-        names = names or Names(home)
-        done.removed += 1
+        removed += 1
         if _take_out(pair, facts, names, opset):
             done.clipped += 1
         else:
             done.unclipped.append(name_of(node))
-    if done.removed:
-        _make_finite(home, names or Names(home), opset)
-    return done
+    if removed:
+        _make_finite(home, names, opset)
+    done.removed += removed
+    return removed
 
 
 # Which

@@ -15,13 +15,11 @@ from collections.abc import Hashable, Sequence
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.facts import Facts, name_of
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, tidy
 
-__all__ = ["REPEATED_PAIRS", "drop_repeated_pairs", "repeats_elements"]
-
-#: What the report calls it, among the rules.
-REPEATED_PAIRS = "RepeatedPairs"
+__all__ = ["drop_redundant_pairs", "repeats_elements"]
 
 _DOMAINS = ("", "com.microsoft")
 _INTEGERS = frozenset(
@@ -45,8 +43,9 @@ _COMBINING = frozenset({"Concat", "Max", "Min"})  # elements of any operand
 _SCALING = frozenset({"Resize", "Upsample"})
 
 
-def drop_repeated_pairs(home: ir.Graph, facts: Facts) -> list[str]:
-    """Take these pairs out of a graph and its subgraphs; return the names of the nodes that went."""
+def drop_redundant_pairs(home: ir.Graph, context: Context) -> int:
+    """Take these pairs out of a graph and its subgraphs; return how many nodes that were."""
+    facts = context.facts
     steps: dict[ir.Value, Hashable] = {}
     gone: list[str] = []
     for node in [node for graph in graphs_of(home) for node in graph]:
@@ -56,7 +55,8 @@ def drop_repeated_pairs(home: ir.Graph, facts: Facts) -> list[str]:
             gone += _drop(node, steps, facts)
         elif (found := _steps_of_results(node, steps, facts)) is not None:
             steps.update(dict.fromkeys(node.outputs, found))
-    return gone
+    context.dropped += gone
+    return len(gone)
 
 
 def _drop(quantizer: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> list[str]:

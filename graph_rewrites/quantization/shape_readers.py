@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normfuse.graph_rewrites.engine.dequantization import is_dequantizer
 from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
-from normfuse.graph_rewrites.quantization.dequantize_cse import is_dequantizer
 
-__all__ = ["SHAPE_OF_INTEGERS", "read_shapes_of_integers"]
-
-#: What the report calls it, among the rules.
-SHAPE_OF_INTEGERS = "ShapeOfIntegers"
+__all__ = ["read_shapes_of_integers"]
 
 _ASK = frozenset({"Shape", "Size"})
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def read_shapes_of_integers(home: ir.Graph, facts: Facts) -> int:
+def read_shapes_of_integers(home: ir.Graph, context: Context) -> int:
     """Let these nodes of a graph and its subgraphs read bytes whose numbers another node reads; return how many.
 
     Integers of other types have kernels of ONNX Runtime's almost nowhere: they are steps within chains, which go on
     behind them where nothing else reads the integers.
     """
+    facts = context.facts
     found = [node for graph in graphs_of(home) for node in graph if _asks_for_dequantized(node, facts)]
     for node in found:
         x = node.inputs[0]

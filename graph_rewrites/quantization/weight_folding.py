@@ -11,7 +11,6 @@ types, and by who reads what is between. Where that is not certain the weights s
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Iterator
 
@@ -22,14 +21,11 @@ from normfuse.graph_rewrites.engine.constants import Array, constant_tensor
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
-from normfuse.graph_rewrites.quantization.treatment import Folding
 from normfuse.spec import OPERATOR_DOMAIN
 
 __all__ = [
-    "LOOKED_UP_AS_INTEGERS",
-    "WEIGHTS_FOLDED",
-    "FoldedWeights",
     "array_of",
     "dequantizer_of",
     "drop_unused_constant",
@@ -41,10 +37,6 @@ __all__ = [
     "stays_int8",
     "tidy",
 ]
-
-#: What the report calls them, among the rules.
-WEIGHTS_FOLDED = "FoldedWeights"
-LOOKED_UP_AS_INTEGERS = "TableOfIntegers"
 
 # What makes integers of float weights in a model, and the types that are known here.
 _QUANTIZERS = frozenset({"Clip", "QuantizeLinear"})
@@ -79,48 +71,21 @@ _SEQUENCE = 16
 _LEAST_TABLE = 1 << 14
 
 
-@dataclasses.dataclass
-class FoldedWeights:
-    """What was done about quantised weights."""
-
-    folded: int = 0
-    """DequantizeLinear of constants that were done once."""
-    tables: int = 0
-    """Tables that Gather reads as integers."""
-    left: int = 0
-    """DequantizeLinear that were left because ONNX Runtime would make integers of the weights again."""
-    guarded: int = 0
-    """Those that were done once although it would: a session must switch that off."""
-    relying: int = 0
-    """Graphs in which products run in integers because ONNX Runtime makes integers of float weights or a float bias."""
-    bytes_added: int = 0
-    """By which the model's weights grew."""
-
-    def add(self, other: FoldedWeights) -> None:
-        """Take in what was done in another graph."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
-def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeights:
-    """Dequantise the weights of a graph and its subgraphs once, where that changes no product."""
-    done = FoldedWeights()
-    if home in facts.function_bodies:
-        return done  # they hold no initialisers
-    done.relying += _relies_on_host(home, facts)
+def fold_weights(home: ir.Graph, context: Context) -> int:
+    """Dequantise the weights of a graph and its subgraphs once, where that changes no product; return how many."""
+    facts, done, folding = context.facts, context.weights, context.options.fold_weights
+    done.host_quantizes = _relies_on_host(home, facts)
     if folding == "never":
-        return done
-    if folding == "session" and done.relying:
+        return 0
+    if folding == "session" and done.host_quantizes:
         folding = "file"
-    names: Names | None = None
-    known: dict[object, ir.Value] = {}
+    names, known = Names(home), dict[object, ir.Value]()
     for node in list(_dequantizers_of_constants(home, facts)):
-        names = names or Names(home)
         uses = tuple(node.outputs[0].uses())
         if all(_is_lookup(use.node, use.idx, node) for use in uses):
             for use in uses:
                 _look_up_integers(node, use.node, names, facts)
-            done.tables += 1
+            done.lookups += 1
         elif all(_runs_in_float(use.node, use.idx, facts) for use in uses):
             is_quantized_again = any(_is_quantized_again(use.node, facts) for use in uses)
             if folding == "file" and is_quantized_again:
@@ -130,7 +95,7 @@ def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeight
             if added is None:
                 continue
             done.folded += 1
-            done.guarded += is_quantized_again
+            done.requantizable += is_quantized_again
             done.bytes_added += added
         else:
             continue
@@ -139,7 +104,8 @@ def fold_weights(home: ir.Graph, facts: Facts, folding: Folding) -> FoldedWeight
         for each in quantizers:
             if not each.outputs[0].uses() and not each.outputs[0].is_graph_output():
                 done.bytes_added -= tidy([each])
-    return done
+    context.counts["TableOfIntegers"] += done.lookups
+    return done.folded
 
 
 def _quantizers_of_weights(dequantizer: ir.Node) -> Iterator[ir.Node]:
@@ -285,7 +251,7 @@ def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
 
 
 def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
-    if facts.products_run_in_float:
+    if facts.options.products == "float":
         return True
     if any(node is not None and facts.is_call(node) for node in (_node_before(product), _node_behind(product)[0])):
         return False  # the pair may be in the function
@@ -309,7 +275,7 @@ def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
     if shape is None or dtype is None:
         return False
     bits = 4 if dtype.bitwidth <= 4 else 8
-    if bits == 8 and facts.removes_quantization:
+    if bits == 8 and facts.options.remove_quantization:
         return True  # MatMulNBits rounds what it multiplies to 8 bits, where the rounding was to go
     rows = 1
     for dim in shape[:-1]:
@@ -358,7 +324,7 @@ def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:
         return position == 1 and _multiplies_in_float(node, facts) and _has_many_rows(node, facts)
     if node.op_type in ("Add", "Mul"):
         other = dequantizer_of(node.inputs[1 - position])
-        return facts.products_run_in_float or other is None or _type_of(other.inputs[0], facts) in _WIDE
+        return facts.options.products == "float" or other is None or _type_of(other.inputs[0], facts) in _WIDE
     return False
 
 

@@ -18,12 +18,10 @@ from normfuse.graph_rewrites.engine.constants import Dimension
 from normfuse.graph_rewrites.engine.facts import Facts, name_of
 from normfuse.graph_rewrites.engine.host_fusions import is_dequantized
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["EINSUM_AS_MATMUL", "write_products"]
-
-#: What the report calls it, among the rules.
-EINSUM_AS_MATMUL = "EinsumAsMatMul"
+__all__ = ["write_products"]
 
 # Sizes from which MatMul is not slower: of what a Transpose moves and of the result's columns, of a leading dimension
 # that a Transpose moves, and of the columns where the right operand is one matrix.
@@ -32,16 +30,14 @@ _LEAST, _LEAST_LEADING, _LEAST_WIDTH = 8, 2, 64
 _EQUATION = re.compile(r"([A-Za-z]+),([A-Za-z]+)(?:->([A-Za-z]+))?")
 
 
-def write_products(home: ir.Graph, facts: Facts) -> int:
+def write_products(home: ir.Graph, context: Context) -> int:
     """Write every Einsum of a graph and its subgraphs that MatMul computes faster as MatMul; return how many."""
-    count = 0
-    names: Names | None = None
+    count, names = 0, Names(home)
     for graph in graphs_of(home):
         for node in tuple(graph):
-            product = _product(node, facts)
+            product = _product(node, context.facts)
             if product is not None:
-                names = names or Names(home)
-                _write(node, product, facts, names)
+                _write(node, product, context.facts, names)
                 count += 1
     return count
 

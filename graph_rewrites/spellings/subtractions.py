@@ -13,31 +13,26 @@ from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.host_fusions import has_fixed_weights
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["SUBTRACTION_AS_ADDITION", "write_additions"]
-
-#: What the report calls it, among the rules.
-SUBTRACTION_AS_ADDITION = "SubtractionAsAddition"
+__all__ = ["write_additions"]
 
 # What ONNX Runtime moves away from between the convolution and the Sub, or makes part of the convolution first.
 _MOVED = ("Cast", "Identity", "Transpose")
 _FOLDED = ("Add", "Mul", "Sub")
 
 
-def write_additions(home: ir.Graph, facts: Facts) -> int:
+def write_additions(home: ir.Graph, context: Context) -> int:
     """Write every Sub of a graph and its subgraphs that becomes part of a convolution as Add; return how many."""
-    if home in facts.function_bodies:
-        return 0  # they hold no initialisers
+    facts, names = context.facts, Names(home)
     found = [node for graph in graphs_of(home) for node in graph if _belongs_to_convolution(node, facts)]
-    names = Names(home) if found else None
     for node in found:
         subtrahend, graph = node.inputs[1], node.graph
         array = facts.constant(subtrahend)
         assert subtrahend is not None
         assert array is not None
         assert graph is not None
-        assert names is not None
         addend = new_constant(-array, names.new(f"{node.outputs[0].name}.addend"))
         graph.register_initializer(addend)
         node.replace_input_with(1, addend)

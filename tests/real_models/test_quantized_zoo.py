@@ -15,7 +15,8 @@ import pytest
 from quantized_zoo import NAMES, OPERATOR_NAMES, check_pairs, network_of, quantized_file, said_of, scheme_of
 
 import normfuse
-from normfuse.graph_rewrites.quantization.qoperator_to_qdq import write_pairs
+from normfuse.graph_rewrites.engine.passes import Context
+from normfuse.sessions.session_model import PAIRS
 
 on_x86 = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="they stay on this processor")
 # The main part runs these; the others are "slow".
@@ -49,7 +50,7 @@ def test_every_operator_becomes_pairs(name: str) -> None:
     model = ir.load(quantized_file(name))
     before = sum(node.op_type in PRODUCTS for node in model.graph)
     assert before > 20
-    assert write_pairs(model) > before
+    assert Context(model).run(PAIRS) > before
     left = [node.op_type for node in model.graph if node.domain == "com.microsoft" or node.op_type in PRODUCTS]
     # The scale of BERT's mask, 1.3e36 and more, stands for infinity as well.
     assert set(left) <= {"QLinearSoftmax", "QLinearMul"}
@@ -85,7 +86,7 @@ def test_products_are_those_of_the_same_network_in_pairs(name: str) -> None:
 def test_the_numbers_of_the_file(name: str) -> None:
     path = quantized_file(name)
     written = ir.load(path)
-    write_pairs(written)
+    Context(written).run(PAIRS)
     options = harness.session_options("cpu")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     data = ir.to_proto(written).SerializeToString()

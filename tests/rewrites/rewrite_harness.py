@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from spelling import CONSTANT_FORMS as CONSTANT_FORMS
 from spelling import SpellingBuilder as SpellingBuilder
 
-from normfuse.graph_rewrites import RewriteResult, rewrite
+from normfuse.graph_rewrites import RewriteOptions, RewriteResult, rewrite
 from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.meaning import Array, Expected, evaluate
 from normfuse.spec import read_program
@@ -29,7 +29,7 @@ DATA = ("ramp", "zeros behind", "outlier", "constant", "infinity")
 def optimize(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:
     """The rewritten model and the report; the model given stays as it is."""
     copy = ir.from_proto(model)
-    result = rewrite(copy, **options)
+    result = rewrite(copy, RewriteOptions(**options))
     return ir.to_proto(copy), result
 
 

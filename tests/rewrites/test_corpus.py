@@ -36,11 +36,11 @@ from rewrite_harness import (
 
 import normfuse
 from normfuse import graph_rewrites
-from normfuse.graph_rewrites import RewriteResult, Target, Treatment
-from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
-from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
-from normfuse.graph_rewrites.quantization.qoperator_to_qdq import write_pairs
+from normfuse.graph_rewrites import RewriteResult
+from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.optimization.float_network import unrounded
+from normfuse.sessions.layouts import IN_BLOCKS
+from normfuse.sessions.session_model import PAIRS
 from normfuse.spec import REASONS
 
 
@@ -127,11 +127,11 @@ def test_case(form: Form, tmp_path: Path) -> None:
     _check_numbers(form, model, portable, custom, standard)
 
 
-def _of_treatment(target: Target = "portable", **treatment: Any) -> Way:
+def _of_options(**options: Any) -> Way:
     def way(model: onnx.ModelProto) -> Changed:
-        changed, result = optimize(model, target=target, treatment=Treatment(**treatment))
+        changed, result = optimize(model, **options)
         removed = result.quantization
-        if not treatment.get("remove_quantization"):
+        if not options.get("remove_quantization"):
             return Changed(changed, model)
         if removed.kept:
             return Changed(changed, model, [pair.reason for pair in removed.kept])
@@ -140,30 +140,27 @@ def _of_treatment(target: Target = "portable", **treatment: Any) -> Way:
     return way
 
 
-def _of_pairs(model: onnx.ModelProto) -> Changed:
-    changed = ir.from_proto(model)
-    if write_pairs(changed):
-        assert_no_constant_is_unread(ir.to_proto(changed))
-    return Changed(ir.to_proto(changed), model)
+def _of_pass(each: Pass) -> Way:
+    def way(model: onnx.ModelProto) -> Changed:
+        changed = ir.from_proto(model)
+        if Context(changed).run(each):
+            assert_no_constant_is_unread(ir.to_proto(changed))
+        return Changed(ir.to_proto(changed), model)
 
-
-def _joined(model: onnx.ModelProto) -> Changed:
-    changed = ir.from_proto(model)
-    join_dequantizers(changed.graph, ELEMENTWISE)
-    return Changed(ir.to_proto(changed), model)
+    return way
 
 
 #: What else is made of models.
 WAYS: dict[str, Way] = {
-    "folded": _of_treatment("standard", fold_weights="session"),
-    "session": _of_treatment(fold_weights="session"),
-    "file": _of_treatment(fold_weights="file"),
-    "unrepeated": _of_treatment(fold_weights="session", drop_repeated_pairs=True),
-    "unquantized": _of_treatment("standard", fold_weights="file", remove_quantization=True),
-    "shapes": _of_treatment(shapes_of_integers=True),
-    "requantizing": _of_treatment(allow_requantization_removal=True),
-    "pairs": _of_pairs,
-    "joined": _joined,
+    "folded": _of_options(target="standard", fold_weights="session"),
+    "session": _of_options(fold_weights="session"),
+    "file": _of_options(fold_weights="file"),
+    "unrepeated": _of_options(fold_weights="session", drop_redundant_pairs=True),
+    "unquantized": _of_options(target="standard", fold_weights="file", remove_quantization=True),
+    "shapes": _of_options(shapes_of_integers=True),
+    "requantizing": _of_options(allow_requantization_removal=True),
+    "pairs": _of_pass(PAIRS),
+    "joined": _of_pass(IN_BLOCKS[0]),
 }
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, repeat, run
 
-from normfuse.graph_rewrites import Treatment
 from normfuse.graph_rewrites.engine import matching
 
 LENGTH = 600
@@ -87,7 +86,7 @@ def test_a_row_of_requantisations_is_not_walked_again_and_again(monkeypatch: pyt
         g.output(normalized(g, value), SHAPE)
         looked: list[object] = []
         monkeypatch.setattr(matching, "same_grid", lambda *nodes, looked=looked: looked.append(0) or same_grid(*nodes))
-        _, result = optimize(g.model("m"), treatment=Treatment(allow_requantization_removal=True))
+        _, result = optimize(g.model("m"), allow_requantization_removal=True)
         assert [site.reason for site in result.sites if site.kind == "LayerNormalization"] == [None]
         steps[pairs] = len(looked)
     assert steps[80] < 5 * steps[20], "linear"

@@ -26,7 +26,7 @@ from parsed_models import results
 
 import normfuse
 from normfuse.files.model_files import load_model
-from normfuse.graph_rewrites import Treatment
+from normfuse.graph_rewrites import RewriteOptions
 from normfuse.graph_rewrites.layout.blocked_layout import move_reorders
 from normfuse.host.config_entries import disable_optimizer
 from normfuse.meaning import Array
@@ -119,7 +119,7 @@ def options_of() -> onnxruntime.SessionOptions:
 
 
 def moved(model: onnx.ModelProto) -> ir.Model | None:
-    result = rewritten(load_model(model), "custom-op", Treatment(fold_weights="session"))
+    result = rewritten(load_model(model), RewriteOptions("custom-op", fold_weights="session"))
     return nchwc.blocked(result.model, options_of())
 
 
@@ -295,7 +295,7 @@ def test_what_the_user_asks_of_optimisations_holds() -> None:
 def test_a_graph_without_reorders_stays() -> None:
     model = load_model(net_of(["relu"], "float")).model.clone()
     before = ir.to_proto(model).SerializeToString()
-    assert move_reorders(model, nchwc.block_size() or 8) == 0
+    assert move_reorders(model.graph, nchwc.block_size() or 8) == 0
     assert ir.to_proto(model).SerializeToString() == before
 
 

@@ -23,9 +23,6 @@ from strategies import Numbers, quantizations
 
 import normfuse
 from normfuse.files.model_files import load_model
-from normfuse.graph_rewrites import Treatment
-from normfuse.graph_rewrites.quantization.shape_readers import SHAPE_OF_INTEGERS
-from normfuse.graph_rewrites.quantization.weight_folding import LOOKED_UP_AS_INTEGERS, WEIGHTS_FOLDED
 from normfuse.host.config_entries import disabled_optimizers
 from normfuse.inspection.claims import pair_nodes
 from normfuse.meaning import Array, dtype_code
@@ -62,8 +59,7 @@ def test_the_range_of_the_integers_without_their_rounding(dtype: np.dtype[Any], 
     low, high = ENDS[dtype]
     x = numbers.normal(shape, F32, 0, float(np.mean(p.scale)) * (high - low))
     model = harness.build_model(nodes, {"x": x}, {"y": TensorProto.FLOAT}, parameters, opset=21)
-    treatment = Treatment(remove_quantization=True, fold_weights="file")
-    after, result = optimize(model, target="standard", treatment=treatment)
+    after, result = optimize(model, target="standard", remove_quantization=True, fold_weights="file")
     done = result.quantization
     if p.block_size and p.scale.size > 1:
         assert [(pair.name, pair.reason) for pair in done.kept] == [("Q", "it has a scale for each block")]
@@ -81,7 +77,7 @@ def test_the_range_of_the_integers_without_their_rounding(dtype: np.dtype[Any], 
 
 
 def folded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
-    changed, result = optimize(model, target="standard", treatment=Treatment(fold_weights="session"))
+    changed, result = optimize(model, target="standard", fold_weights="session")
     return changed, result.counts
 
 
@@ -108,7 +104,7 @@ def test_the_very_numbers_of_each_run(dtype: type, data: st.DataObject) -> None:
     x = np.zeros(shape, F32)
     model = harness.build_model(nodes, {"x": x}, {"y": TensorProto.FLOAT}, inputs, opset=21)
     after, counts = folded(model)
-    assert counts[WEIGHTS_FOLDED] == 1
+    assert counts["FoldedWeights"] == 1
     assert [node.op_type for node in after.graph.node] == ["Sub"]
     assert len(after.graph.initializer) == 1
     np.testing.assert_array_equal(results(after, {"x": x})["y"], results(model, {"x": x})["y"])
@@ -129,8 +125,8 @@ def test_all_integers_come_back(kind: type[np.integer], mantissa: float, exponen
     text = f"g ({name}[N] x) => (float y) {{ d = DequantizeLinear(x, s, z) m = Identity(d) e = QuantizeLinear(m, s, z) "
     text += "w = DequantizeLinear(e, s, z) y = Neg(w) }"
     proto = parse(text, s=np.array(scale), z=zero)
-    changed, result = optimize(proto, treatment=Treatment(fold_weights="session", drop_repeated_pairs=True))
-    assert len(result.repeated) == (2 if 1e-30 < scale < 1e30 else 0)
+    changed, result = optimize(proto, fold_weights="session", drop_redundant_pairs=True)
+    assert len(result.dropped) == (2 if 1e-30 < scale < 1e30 else 0)
     before, after = results(proto, {"x": every})["y"], results(changed, {"x": every})["y"]
     assert before.tobytes() == after.tobytes()
 
@@ -166,7 +162,7 @@ def test_a_relu_that_the_integers_do_not_make_superfluous_keeps_a_product_in_flo
     of_onnxruntime = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
     assert ("FusedConv" in of_onnxruntime) == has_negatives  # with the Relu in it
     after, counts = folded(model)
-    assert counts.get(WEIGHTS_FOLDED, 0) == (2 if has_negatives else 0)
+    assert counts.get("FoldedWeights", 0) == (2 if has_negatives else 0)
     x = {"x": RNG.normal(size=(1, 4, 6, 6)).astype(F32)}
     np.testing.assert_array_equal(results(after, x)["y"], results(model, x)["y"])
 
@@ -318,6 +314,6 @@ def test_what_is_not_asked_for_is_not_done() -> None:
     """And a table that is looked up as integers is counted."""
     text = "g (float[A,B] x) => (int64[K] n, float[J] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
     _, result = optimize(parse(text + "n = Shape(d) y = Reshape(d, flat) }", **PARAMETERS))
-    assert SHAPE_OF_INTEGERS not in result.counts
+    assert "ShapeOfIntegers" not in result.counts
     text = "g (int64[N] i) => (float[N,64] y) { w = DequantizeLinear(W, s) g = Gather(w, i) y = Identity(g) }"
-    assert folded(parse(text, W=weights(512, 64), s=PARAMETERS["s"]))[1] == {LOOKED_UP_AS_INTEGERS: 1}
+    assert folded(parse(text, W=weights(512, 64), s=PARAMETERS["s"]))[1] == {"TableOfIntegers": 1}

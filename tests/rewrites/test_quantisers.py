@@ -15,7 +15,6 @@ from rewrite_harness import SpellingBuilder, fused_nodes, optimize, run
 
 import normfuse
 from normfuse import models
-from normfuse.graph_rewrites import Treatment
 
 # Verification runs what ONNX Runtime makes of the pairs, products of uint8 and int8 among them.
 pytestmark = pytest.mark.without_vnni
@@ -76,7 +75,7 @@ def test_spelled_out_normalization_that_was_split(tmp_path: Path) -> None:
     reasons = {site.reason for site in normfuse.inspect(model) if site.kind in ("LayerNormalization", "Activation")}
     assert reasons == {"changes_rounding"}
     assert descriptions(model) == []
-    allowed, result = optimize(model, treatment=Treatment(allow_requantization_removal=True))
+    allowed, result = optimize(model, allow_requantization_removal=True)
     chains = [site for site in result.sites if site.fused_into is not None]
     assert [site.kind for site in chains] == [
         "LayerNormalization",
@@ -126,7 +125,7 @@ SHAPE = (2, 5, 8)
 def test_requantised_chain_is_fused_where_allowed() -> None:
     (split,) = (case for case in cases() if case.name == "quantized/split")
     model = split.build(SpellingBuilder(13))
-    optimized, result = optimize(model, treatment=Treatment(allow_requantization_removal=True))
+    optimized, result = optimize(model, allow_requantization_removal=True)
     (node,) = fused_nodes(optimized)
     assert " Requantize" not in harness.read_node(node).steps
     assert [n.op_type for n in optimized.graph.node] == [node.op_type]
@@ -145,7 +144,7 @@ def test_pair_with_different_scales_is_no_rounding() -> None:
     quantized = g.add("QuantizeLinear", y, np.float32(0.04), np.int8(0))
     rescaled = g.add("DequantizeLinear", quantized, np.float32(0.05), np.int8(0))
     g.output(g.add("Add", rescaled, g.weight(8)), SHAPE)
-    optimized, _ = optimize(g.model("m"), treatment=Treatment(allow_requantization_removal=True))
+    optimized, _ = optimize(g.model("m"), allow_requantization_removal=True)
     assert [n.op_type for n in optimized.graph.node][1:] == ["DequantizeLinear", "Add"]
 
 

@@ -31,13 +31,13 @@ from spelling import SpellingBuilder
 
 import normfuse
 from normfuse.files.model_files import load_model
-from normfuse.graph_rewrites import Treatment
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
-from normfuse.graph_rewrites.quantization.qlinear_elementwise import write_elementwise
 from normfuse.host.integer_products import sums_saturate
 from normfuse.meaning import Array
 from normfuse.sessions import session_model as session_models
 from normfuse.sessions.creation import Choices, session_model
+from normfuse.sessions.layouts import CHANNELS_LAST
 
 pytestmark = pytest.mark.without_vnni
 
@@ -70,8 +70,7 @@ def operators(model: onnx.ModelProto) -> str:
 def _of_products(products: str) -> Way:
     def way(model: onnx.ModelProto, _: Case, __: Path) -> Made:
         """Operators in order, those of a pair with the type of their integers."""
-        treatment = Treatment(fold_weights="session", products=products)  # type: ignore[arg-type]
-        changed, _ = optimize(model, target="standard", treatment=treatment)
+        changed, _ = optimize(model, target="standard", fold_weights="session", products=products)
         assert_no_constant_is_unread(changed)
         return Made(operators(changed), [session_of(changed, optimized=False)])
 
@@ -80,7 +79,7 @@ def _of_products(products: str) -> Way:
 
 def _written_out(model: onnx.ModelProto, _: Case, __: Path) -> Made:
     changed = ir.from_proto(model)
-    write_elementwise(changed.graph)
+    Context(changed).run(CHANNELS_LAST[0])
     made = ir.to_proto(changed)
     return Made(operators(made), [session_of(made, optimized=False)])
 

@@ -237,12 +237,9 @@ def print_operator_counts(report: OptimizationReport) -> None:
 
 def _print_other_changes(rules: Mapping[str, int]) -> None:
     """Print how many operators changed their spelling: no sites, and the only changes beside those of the sites."""
-    from normfuse.graph_rewrites.spellings.einsum import EINSUM_AS_MATMUL
-    from normfuse.graph_rewrites.spellings.subtractions import SUBTRACTION_AS_ADDITION
-
     for rule, op_type, what in (
-        (EINSUM_AS_MATMUL, "Einsum", "MatMul, which ONNX Runtime computes faster"),
-        (SUBTRACTION_AS_ADDITION, "Sub", "Add, which ONNX Runtime makes part of the convolution in front of it"),
+        ("EinsumAsMatMul", "Einsum", "MatMul, which ONNX Runtime computes faster"),
+        ("SubtractionAsAddition", "Sub", "Add, which ONNX Runtime makes part of the convolution in front of it"),
     ):
         count = rules.get(rule, 0)
         if count:

@@ -44,8 +44,8 @@ def schema_command(
 def json_schema(document: str) -> dict[str, Any]:
     """Return the JSON schema of a document, as the classes that it is written from say."""
     from normfuse.folders import Row
+    from normfuse.graph_rewrites.engine.passes import KeptPair
     from normfuse.graph_rewrites.engine.sites import Site
-    from normfuse.graph_rewrites.quantization.quantization_removal import KeptPair
     from normfuse.inspection.claims import Claims
     from normfuse.inspection.lowering import Lowering
     from normfuse.inspection.quantization import Quantization

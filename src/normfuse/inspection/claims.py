@@ -135,7 +135,7 @@ def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
     groups: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         name = node.name or ""
-        if name in result.repeated:
+        if name in result.dropped:
             fate = _REPEATED
         else:
             fate = _IN_INTEGERS if name in taken else _fate(name, fused.get(name), name in kept, lines.get(name))

@@ -99,10 +99,10 @@ def lower(model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_
     """
     if not accepts(OPTIONS["explain_directml"], level):
         raise OptionError(f"The DirectML feature level is '{level}'; it is written like 6_2, from 2_0 on.")
-    from normfuse.graph_rewrites import Treatment
+    from normfuse.graph_rewrites import RewriteOptions
 
     source = load_model(model)
-    found = rewritten(source, treatment=Treatment(allow_requantization_removal=allow_requantization_removal))
+    found = rewritten(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
     sites = {site.name: site for site in found.sites if site.fused_into is not None}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"

@@ -227,7 +227,7 @@ class _Setting:
         self, source: Source, fused: ir.Model, quantization: Quantization | None, options: dict[str, Any]
     ) -> tuple[list[_Case], _Case, SessionModel]:
         """Return all ways, the one whose operators are told, and what a session makes of the original."""
-        from normfuse.graph_rewrites import Treatment
+        from normfuse.graph_rewrites import RewriteOptions
 
         cases = [
             self.case("original", source.model, None),
@@ -238,7 +238,7 @@ class _Setting:
         on_cpu = options.get("backend") != "directml"
         choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
         in_memory = session_model(source, import_host().SessionOptions(), choices)
-        portable = rewritten(source, treatment=Treatment(fold_weights="never" if quantization is None else "session"))
+        portable = rewritten(source, RewriteOptions(fold_weights="never" if quantization is None else "session"))
         if in_memory.model is not portable.model or portable.counts != rewritten(source).counts:
             cases.append(self.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
         usual = cases[-1]

@@ -24,7 +24,7 @@ from normfuse.verification.inputs import Inputs
 from normfuse.verification.samples import reference
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites.quantization.quantization_removal import KeptPair, RemovedQuantization
+    from normfuse.graph_rewrites.engine.passes import KeptPair, RemovedQuantization
 
 __all__ = ["OutputDifference", "RemovalReport", "measure_removal", "unrounded"]
 

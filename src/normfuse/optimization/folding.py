@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from normfuse.documents import Document, SignedInt
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites.quantization.weight_folding import FoldedWeights
+    from normfuse.graph_rewrites.engine.passes import FoldedWeights
     from normfuse.measuring.timing import Ratio
 
 __all__ = ["FoldingReport", "folding_report"]
@@ -63,7 +63,7 @@ def folding_report(weights: FoldedWeights, *, written: bool, gain: Ratio | None 
     return FoldingReport(
         written=written,
         folded=weights.folded,
-        tables=weights.tables,
+        tables=weights.lookups,
         left=weights.left,
         bytes_added=weights.bytes_added,
         gain=gain,

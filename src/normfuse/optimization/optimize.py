@@ -294,23 +294,24 @@ class _Options:
         return OptimizationResult(report, optimized, source)
 
     def _rewritten(self, source: Source, *, folds: bool) -> Rewritten:
-        from normfuse.graph_rewrites import Treatment
+        from normfuse.graph_rewrites import RewriteOptions
 
         tell = self.progress
-        treatment = Treatment(
+        options = RewriteOptions(
+            self.target,
             allow_requantization_removal=self.allow_requantization_removal,
             remove_quantization=self.remove_quantization,
             fold_weights="file" if folds else "never",
         )
         counted = None if tell is None else lambda done, total: tell("rewriting", done, total)
-        return rewritten(source, self.target, treatment, progress=counted)
+        return rewritten(source, options, progress=counted)
 
     def _tuned(
         self, source: Source, found: Rewritten, folded: Rewritten | None, report: OptimizationReport
     ) -> tuple[Rewritten, ir.Model, OptimizationReport]:
         """Tune a rewritten model, or the one with ``folded`` weights where that is faster."""
         assert self.tune is not None
-        if folded is not None and not (folded.weights.folded or folded.weights.tables):
+        if folded is not None and not (folded.weights.folded or folded.weights.lookups):
             folded = None
         tuned = tune_model(
             source,
@@ -415,9 +416,9 @@ def inspect_with_claims(model: ModelLike, *, allow_requantization_removal: bool 
 
 
 def _found(source: Source, allow_requantization_removal: bool) -> Rewritten:
-    from normfuse.graph_rewrites import Treatment
+    from normfuse.graph_rewrites import RewriteOptions
 
-    return rewritten(source, treatment=Treatment(allow_requantization_removal=allow_requantization_removal))
+    return rewritten(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
 
 
 def nothing_to_gain(site: Site) -> bool:

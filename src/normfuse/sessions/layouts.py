@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from normfuse.graph_rewrites.engine.facts import Facts
+from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
 from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
-from normfuse.graph_rewrites.quantization.dequantize_cse import join_dequantizers
+from normfuse.graph_rewrites.layout.dequantize_cse import join_dequantizers
 from normfuse.graph_rewrites.quantization.qlinear_elementwise import INTEGER_OPERATORS, write_elementwise
 from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
 from normfuse.graph_rewrites.quantization.qlinear_softmax import count_from_the_end, write_softmaxes
@@ -71,11 +71,11 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: b
     optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER], gives_up=gives_up)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
-    if has_products_of_integers(optimized):  # which these are, depends on what stands around them
+    if has_products_of_integers(optimized.graph):  # which these are, depends on what stands around them
         return None
-    join_dequantizers(optimized.graph, ELEMENTWISE)
-    block = block_size()
-    return optimized if block is not None and move_reorders(optimized, block) else None
+    context = Context(optimized)
+    context.run(*IN_BLOCKS)
+    return optimized if context.counts[_REORDERS] else None
 
 
 def channels_last(
@@ -97,9 +97,10 @@ def channels_last(
     optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled], gives_up=gives_up)
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
-    if not write_elementwise(optimized.graph):
+    context = Context(optimized)
+    context.run(*CHANNELS_LAST)
+    if not context.counts[_ELEMENTWISE]:
         return None
-    write_softmaxes(optimized.graph, Facts(optimized), optimized.graph.opset_imports.get("", 1))
     # One over another dimension, or over one of which nothing is known here.
     return None if any(node.op_type == "QLinearSoftmax" for node in optimized.graph) else optimized
 
@@ -171,3 +172,23 @@ def block_size() -> int | None:
     (blocks,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
     # Behind the channels of one block at the first place come those at the second one, whose first element is 1.
     return int(np.flatnonzero(np.asarray(blocks).ravel() == 1)[0])
+
+
+def _move_reorders(graph: ir.Graph, context: Context) -> int:
+    block = block_size()
+    return 0 if block is None else move_reorders(graph, block)
+
+
+_REORDERS, _ELEMENTWISE = "reorders moved", "elementwise QLinear operators as Q/DQ pairs"
+#: What is done to a network that ONNX Runtime laid out in blocks of channels.
+IN_BLOCKS = (
+    # First: several DequantizeLinear of one tensor keep a chain apart.
+    Pass("equal DequantizeLinear joined", join_dequantizers, in_functions=False),
+    Pass(_REORDERS, _move_reorders, in_functions=False),
+)
+#: What is done to one with the channels last.
+CHANNELS_LAST = (
+    Pass(_ELEMENTWISE, write_elementwise, in_functions=False),
+    # One kernel less that looks up each exponential; only where chains gain already.
+    Pass("QLinearSoftmax as Q/DQ pairs", write_softmaxes, lambda run: run.counts[_ELEMENTWISE] > 0, in_functions=False),
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from normfuse.sessions import Choices
 
 if TYPE_CHECKING:
-    from normfuse.graph_rewrites.quantization.treatment import Products
+    from normfuse.graph_rewrites.engine.options import Products
 
 __all__ = ["MOST_BYTES", "Choices", "HostFacts", "Layout", "ModelFacts", "SessionPlan", "plan_session", "takes_pairs"]
 

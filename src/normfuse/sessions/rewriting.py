@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from normfuse import graph_rewrites
 from normfuse.files.model_files import Source
-from normfuse.graph_rewrites import AS_IT_IS, RewriteResult, Target, TargetByProducts, Treatment
+from normfuse.graph_rewrites import AS_GIVEN, RewriteOptions, RewriteResult
 
 __all__ = ["Rewritten", "rewritten"]
 
@@ -26,8 +26,7 @@ class Rewritten(RewriteResult):
 
 def rewritten(
     source: Source,
-    target: Target | TargetByProducts = "portable",
-    treatment: Treatment | None = None,
+    options: RewriteOptions = AS_GIVEN,
     *,
     progress: Callable[[int, int], None] | None = None,
     in_place: bool = False,
@@ -36,21 +35,19 @@ def rewritten(
 
     Args:
         source: The model.
-        target: See there.
-        treatment: See there; None: what is quantised stays as it is.
+        options: See there.
         progress: See there.
         in_place: Rewrite the source's own model, of which nothing else has need any more.
 
     Raises:
         InvalidModelError: A node breaks the schema of its operator.
     """
-    key = (target, treatment or AS_IT_IS)
-    known = source.rewrites.get(key)
+    known = source.rewrites.get(options)
     if not isinstance(known, Rewritten):
         start = time.perf_counter()
         model = source.model if in_place else source.model.clone()
-        result = graph_rewrites.rewrite(model, target=target, treatment=treatment or AS_IT_IS, progress=progress)
+        result = graph_rewrites.rewrite(model, options, progress=progress)
         known = Rewritten(**vars(result), model=model, seconds=time.perf_counter() - start)
         if not in_place:
-            source.rewrites[key] = known
+            source.rewrites[options] = known
     return known

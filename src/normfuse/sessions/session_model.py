@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from normfuse.files.model_files import Source
-from normfuse.graph_rewrites import TargetByProducts, Treatment
+from normfuse.graph_rewrites import RewriteOptions, Target, TargetByProducts
+from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.graph_rewrites.quantization.int8_products import activation_types
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
 from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
@@ -33,13 +34,14 @@ from normfuse.sessions.rewriting import Rewritten, rewritten
 if TYPE_CHECKING:
     import onnxruntime
 
-    from normfuse.graph_rewrites.quantization.treatment import Products
+    from normfuse.graph_rewrites.engine.options import Products
 
 __all__ = ["SessionModel", "in_pairs", "makes_operators", "plan_of", "session_model"]
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
 _PAIRS = "QLinear operators as pairs"
+PAIRS = Pass(_PAIRS, write_pairs, in_functions=False)
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -95,8 +97,8 @@ def session_model(
             return made
         if again is not None:
             source = begun(again())
-    result = rewritten(source, "portable", _treatment(plan, plan.products[-1]), in_place=again is not None)
-    keeps_weights, is_fused = result.weights.guarded > 0, any(site.fused_into for site in result.sites)
+    result = rewritten(source, _options(plan, plan.products[-1], "portable"), in_place=again is not None)
+    keeps_weights, is_fused = result.weights.requantizable > 0, any(site.fused_into for site in result.sites)
     changes = (plan.as_pairs, not choices.results_stay)
     as_given = not (is_fused or result.counts or any(changes))
     return SessionModel(result.model, keeps_weights, written=result, plan=plan, as_given=as_given)
@@ -143,8 +145,9 @@ def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFac
     return facts, dataclasses.replace(host, sums_saturate=saturates)
 
 
-def _treatment(plan: SessionPlan, products: Products) -> Treatment:
-    return Treatment(
+def _options(plan: SessionPlan, products: Products, target: Target | TargetByProducts) -> RewriteOptions:
+    return RewriteOptions(
+        target,
         allow_requantization_removal=plan.choices.allow_requantization_removal,
         remove_quantization=plan.choices.remove_quantization,
         fold_weights="session" if plan.choices.fold_weights else "never",
@@ -161,10 +164,10 @@ def _laid_out(
     ONNX Runtime leaves custom operators as they are, and makes QLinear operators of standard ones.
     """
     target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
-    treatment = dataclasses.replace(_treatment(plan, products), drop_repeated_pairs=True)
-    result = rewritten(source, target, treatment, in_place=in_place)
+    asked = dataclasses.replace(_options(plan, products, target), drop_redundant_pairs=True)
+    result = rewritten(source, asked, in_place=in_place)
     if result.target == "standard":
-        keeps_weights = result.weights.guarded > 0
+        keeps_weights = result.weights.requantizable > 0
         off = [QUANTIZES_WEIGHTS] if keeps_weights else []
         found = channels_last(result.model, options, off, gives_up=in_place)
         return None if found is None else SessionModel(found, keeps_weights, False, result, plan, "channels last")
@@ -182,14 +185,14 @@ def in_pairs(source: Source, *, in_place: bool = False) -> Source:
     Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
     """
     if in_place:
-        write_pairs(source.model)
+        Context(source.model).run(PAIRS)
         return source
     known = source.rewrites.get(_PAIRS)
     if not isinstance(known, Source):
         known = source
         if has_operators(source.model.graph):
             model = source.model.clone()
-            if write_pairs(model):
+            if Context(model).run(PAIRS):
                 known = dataclasses.replace(source, model=model, rewrites={})
         source.rewrites[_PAIRS] = known
     return known

@@ -9,26 +9,21 @@ Apart stay those whose readers are elementwise, all of them: such a chain reads 
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Hashable
 
 import onnx_ir as ir
 
-__all__ = ["is_dequantizer", "join_dequantizers"]
+from normfuse.graph_rewrites.engine.dequantization import is_dequantizer
+from normfuse.graph_rewrites.engine.passes import Context
+from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
+
+__all__ = ["join_dequantizers"]
 
 
-def is_dequantizer(node: ir.Node) -> bool:
-    """Whether the node is ONNX's DequantizeLinear or that of ONNX Runtime, not a model's own operator of the name."""
-    return node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
-
-
-def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) -> int:
-    """Let the readers of equal nodes of a graph read the first of them; return how many went.
+def join_dequantizers(graph: ir.Graph, context: Context) -> int:
+    """Let the readers of equal nodes of a graph, but of no subgraph, read the first of them; return how many went.
 
     It has the name of the node that ONNX Runtime copied, which is the shortest.
-
-    Args:
-        graph: Its subgraphs stay as they are.
-        elementwise: Operators, by domain and name, that chains are made of.
     """
     equals: dict[Hashable, list[ir.Node]] = {}
     for node in graph:
@@ -38,7 +33,7 @@ def join_dequantizers(graph: ir.Graph, elementwise: Container[tuple[str, str]]) 
     gone = 0
     for first, *others in equals.values():
         readers = (user for node in (first, *others) for user in node.outputs[0].consumers())
-        if not others or all((user.domain, user.op_type) in elementwise for user in readers):
+        if not others or all((user.domain, user.op_type) in ELEMENTWISE for user in readers):
             continue
         first.name = min((first.name, *(node.name for node in others)), key=lambda name: len(name or ""))
         for node in others:
