@@ -221,8 +221,8 @@ def function_of(fused: Fused, types: Types, outputs: int, opset: int) -> ir.Func
         NoStandardForm: The opset has no operators for it.
     """
     formal = {name: ir.Value(name=name) for name in fused.program()[1]}
-    body = Body(opset)
-    results = body.fused(dataclasses.replace(fused, inputs=formal), types, outputs)
+    body = Body(dataclasses.replace(fused, inputs=formal), types, opset)
+    results = body.write(outputs)
     for value, output_name in zip(results, OPERATORS[fused.op_type].outputs, strict=False):
         value.name = output_name
     imports = {domain: opset if domain == "" else 1 for domain in sorted(body.domains)}
@@ -252,8 +252,8 @@ def _formal_attributes(fused: Fused) -> list[ir.Attr]:
 class Body:
     """Writes a configuration in standard operators of one opset."""
 
-    def __init__(self, opset: int) -> None:
-        self._opset = opset
+    def __init__(self, fused: Fused, types: Types, opset: int) -> None:
+        self._fused, self._types, self._opset = fused, types, opset
         self._tape = ir.tape.Tape()
         # The float types that the sum in front of a normalisation, and what follows it, are computed in.
         self._sum_type = self._work = _FLOAT
@@ -265,36 +265,38 @@ class Body:
         """The nodes written so far."""
         return self._tape.nodes
 
-    def _op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+    def node(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Write a node and return its first result."""
         return self._tape.op(
             op_type, list(inputs), {name: value for name, value in attributes.items() if value is not None}
         )
 
-    def _number(self, value: float, dtype: ir.DataType) -> ir.Value:
-        return self._tensor(np.array(value, dtype.numpy()))
+    def number(self, value: float, dtype: ir.DataType | None = None) -> ir.Value:
+        """Write a constant, in the type that activations are computed in where none is given."""
+        return self._tensor(np.array(value, (dtype or self._work).numpy()))
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> ir.Value:
-        return self._op("Constant", value=ir.tensor(array))
+        return self.node("Constant", value=ir.tensor(array))
 
     def _cast(self, value: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
-        return value if source == target else self._op("Cast", value, to=int(target))
+        return value if source == target else self.node("Cast", value, to=int(target))
 
-    def _choose_types(self, fused: Fused, types: Types) -> None:
+    def _choose_types(self) -> None:
         """Compute in the type that all operands have, and otherwise in float32, as the kernels of ONNX Runtime ask for.
 
         Its CPU provider has none for bfloat16.
         """
-        in_front = ("X", *(step.operand for step in fused.joined), "sum")
-        before = {self._float_type(types, name) for name in in_front if _is_given(types, name)}
-        before |= {_FLOAT for step in fused.before if is_pair(step)}
-        behind = before | {self._float_type(types, step.operand) for step in fused.behind if step.operand}
-        behind |= {_FLOAT for step in fused.behind if is_pair(step)}
+        in_front = ("X", *(step.operand for step in self._fused.joined), "sum")
+        before = {self._float_type(name) for name in in_front if _is_given(self._types, name)}
+        before |= {_FLOAT for step in self._fused.before if is_pair(step)}
+        behind = before | {self._float_type(step.operand) for step in self._fused.behind if step.operand}
+        behind |= {_FLOAT for step in self._fused.behind if is_pair(step)}
         self._sum_type, self._work = _common(before), _common(behind)
 
-    def _float_type(self, types: Types, name: str) -> ir.DataType:
+    def _float_type(self, name: str) -> ir.DataType:
         """Return the float type that `_dequantized` gives an input."""
-        quantized = f"{name.lower()}_scale" in types.inputs
-        return _FLOAT if quantized and self._widens(types.float_of(name)) else types.float_of(name)
+        quantized = f"{name.lower()}_scale" in self._types.inputs
+        return _FLOAT if quantized and self._widens(self._types.float_of(name)) else self._types.float_of(name)
 
     def _widens(self, scale: ir.DataType) -> bool:
         """True for a scale of a type that the quantisation of the opset, or of ONNX Runtime, does not take."""
@@ -303,83 +305,78 @@ class Body:
     def _reduce(self, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         since = 13 if op_type == "ReduceSum" else 18
         if self._opset >= since:
-            return self._op(op_type, value, self._tensor(np.array(axes, np.int64)), keepdims=1)
-        return self._op(op_type, value, axes=list(axes), keepdims=1)
+            return self.node(op_type, value, self._tensor(np.array(axes, np.int64)), keepdims=1)
+        return self.node(op_type, value, axes=list(axes), keepdims=1)
 
     # The operators of the domain
 
-    def fused(self, fused: Fused, types: Types, outputs: int) -> list[ir.Value]:
+    def write(self, outputs: int) -> list[ir.Value]:
         """Write the node and return its first `outputs` outputs: Y, sum, mean and inverse standard deviation."""
-        self._choose_types(fused, types)
+        self._choose_types()
         # First, so that a second run on what is written here finds them where they are.
-        aligned = self._parameters(fused, types) if fused["num_groups"] else None
-        stored, prefix = self._summed(fused, types)
+        aligned = self._parameters() if self._fused["num_groups"] else None
+        stored, prefix = self._summed()
         further: list[ir.Value] = []
-        if fused["num_groups"]:
-            y = self._grouped(fused, types, stored, prefix, aligned or ())
+        if self._fused["num_groups"]:
+            y = self._grouped(stored, prefix, aligned or ())
             if outputs > 1:
-                further = [self._sum_output(fused, types, stored, prefix)]
+                further = [self._sum_output(stored, prefix)]
         else:
-            d = self._dequantized(fused, types, stored, prefix)
-            wide = self._cast(d, self._stored_type(types, prefix), self._work)
-            if fused.op_type == "FusedNormalization":
-                y, statistics = self._normalized(fused, types, wide, outputs > 2)
+            d = self._dequantized(stored, prefix)
+            wide = self._cast(d, self._stored_type(prefix), self._work)
+            if self._fused.op_type == "FusedNormalization":
+                y, statistics = self._normalized(wide, outputs > 2)
                 if outputs > 1:
-                    further = [self._sum_output(fused, types, stored, prefix, d), *statistics]
+                    further = [self._sum_output(stored, prefix, d), *statistics]
             else:
-                y = self._affine(fused, types, wide)
-        y = self._stepped(fused, types, y, fused.behind[len(fused.affine) :], self._work)
-        y = self._quantized(fused, y, types)
-        if y is fused.inputs["X"]:
-            y = self._op("Identity", y)
+                y = self._affine(wide)
+        y = self._stepped(y, self._fused.behind[len(self._fused.affine) :], self._work)
+        y = self._quantized(y)
+        if y is self._fused.inputs["X"]:
+            y = self.node("Identity", y)
         return [y, *further][:outputs]
 
-    def _summed(self, fused: Fused, types: Types) -> tuple[ir.Value, str]:
+    def _summed(self) -> tuple[ir.Value, str]:
         """Write what is normalised, and return it as it is stored, with the name of its quantisation if it has one."""
-        d = fused.inputs["X"]
-        steps = fused.summed
-        if not fused.has("sum_scale") and not steps:
+        d = self._fused.inputs["X"]
+        steps = self._fused.summed
+        if not self._fused.has("sum_scale") and not steps:
             return d, "x"
-        d = self._float(fused, types, "X", self._sum_type)
+        d = self._float("X", self._sum_type)
         if not any(map(is_pair, steps)):
             # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
             steps.sort(key=lambda step: step.operand == "residual")
-        d = self._stepped(fused, types, d, steps, self._sum_type)
-        if not fused.has("sum_scale"):
+        d = self._stepped(d, steps, self._sum_type)
+        if not self._fused.has("sum_scale"):
             return d, ""
-        return self._quantize(fused, types, d, "sum", types.inputs.get("sum_zero_point")), "sum"
+        return self._quantize(d, "sum", self._types.inputs.get("sum_zero_point")), "sum"
 
-    def _stepped(
-        self, fused: Fused, types: Types, d: ir.Value, steps: Sequence[ProgramStep], dtype: ir.DataType
-    ) -> ir.Value:
+    def _stepped(self, d: ir.Value, steps: Sequence[ProgramStep], dtype: ir.DataType) -> ir.Value:
         """Write steps on a value of type `dtype`."""
         for step in steps:
             if step.is_activation:
-                slope = self._float(fused, types, step.operand, dtype) if step.operand else None
-                d = self._activated(fused.activation_of(step), d, slope)
+                slope = self._float(step.operand, dtype) if step.operand else None
+                d = self._activated(self._fused.activation_of(step), d, slope)
                 continue
             if is_pair(step):
-                d = self._cast(self._rounded(fused, types, step, self._cast(d, dtype, _FLOAT)), _FLOAT, dtype)
+                d = self._cast(self._rounded(step, self._cast(d, dtype, _FLOAT)), _FLOAT, dtype)
                 continue
             if step["align"] == "group":
                 raise NoStandardForm(f"{step.operand}, for each group, stands behind other steps than scale and bias")
-            operand = self._float(fused, types, step.operand, dtype)
-            d = self._op(step.name, d, self._aligned(operand, step["align"], types.rank))
+            operand = self._float(step.operand, dtype)
+            d = self.node(step.name, d, self._aligned(operand, step["align"], self._types.rank))
         return d
 
-    def _rounded(self, fused: Fused, types: Types, step: ProgramStep, d: ir.Value) -> ir.Value:
+    def _rounded(self, step: ProgramStep, d: ir.Value) -> ir.Value:
         """Write a pair of QuantizeLinear and DequantizeLinear on a value of float32."""
         arguments = step.arguments
         scale, zero_point = arguments["scale"], arguments.get("zero_point")
-        code = dtype_of(step) if zero_point is None else types.inputs.get(zero_point)
+        code = dtype_of(step) if zero_point is None else self._types.inputs.get(zero_point)
         parameters = [
-            self._cast(fused.inputs[scale], types.inputs.get(scale, _FLOAT), _FLOAT),
-            None if zero_point is None else fused.inputs[zero_point],
+            self._cast(self._fused.inputs[scale], self._types.inputs.get(scale, _FLOAT), _FLOAT),
+            None if zero_point is None else self._fused.inputs[zero_point],
         ]
-        layout = {
-            "axis": arguments.get("axis") if self._opset >= 13 else None,
-            "block_size": arguments.get("block_size"),
-        }
+        layout = self._layout(step)
         quantized = self._quantization_op(
             "QuantizeLinear",
             [d, *parameters],
@@ -390,55 +387,55 @@ class Body:
         )
         return self._quantization_op("DequantizeLinear", [quantized, *parameters], code, **layout)
 
-    def _stored_type(self, types: Types, prefix: str) -> ir.DataType:
+    def _stored_type(self, prefix: str) -> ir.DataType:
         """Return the float type of what `_summed` returns, once it is dequantised."""
-        return self._float_type(types, "X") if prefix == "x" else self._sum_type
+        return self._float_type("X") if prefix == "x" else self._sum_type
 
-    def _sum_output(
-        self, fused: Fused, types: Types, stored: ir.Value, prefix: str, d: ir.Value | None = None
-    ) -> ir.Value:
+    def _sum_output(self, stored: ir.Value, prefix: str, d: ir.Value | None = None) -> ir.Value:
         """Return the second output: the sum, quantised if it is, or else X, dequantised to `d` if that is written."""
         if prefix == "sum":
             return stored
-        d = d or self._dequantized(fused, types, stored, prefix)
-        target = dtype_of(fused.total) or types.x_float
-        d = self._cast(d, self._stored_type(types, prefix), target)
-        return self._op("Identity", d) if d is fused.inputs["X"] else d
+        d = d or self._dequantized(stored, prefix)
+        target = dtype_of(self._fused.total) or self._types.x_float
+        d = self._cast(d, self._stored_type(prefix), target)
+        return self.node("Identity", d) if d is self._fused.inputs["X"] else d
 
-    def _float(self, fused: Fused, types: Types, name: str, target: ir.DataType) -> ir.Value:
+    def _float(self, name: str, target: ir.DataType) -> ir.Value:
         """Write an input, dequantised and in the float type `target`."""
-        value = self._dequantized(fused, types, fused.inputs[name], name.lower())
-        return self._cast(value, self._float_type(types, name), target)
+        value = self._dequantized(self._fused.inputs[name], name.lower())
+        return self._cast(value, self._float_type(name), target)
 
-    def _dequantized(self, fused: Fused, types: Types, value: ir.Value, prefix: str) -> ir.Value:
+    def _dequantized(self, value: ir.Value, prefix: str) -> ir.Value:
         """Dequantise a value with the scale and zero point of that name; without such, return it as it is."""
-        if not fused.has(f"{prefix}_scale"):
+        if not self._fused.has(f"{prefix}_scale"):
             return value
-        step = fused.quantization(prefix)
+        step = self._fused.quantization(prefix)
         assert step is not None
         return self._quantization_op(
             "DequantizeLinear",
-            [value, self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")],
-            self._code_type(types, prefix),
-            axis=step.arguments.get("axis") if self._opset >= 13 else None,
-            block_size=step.arguments.get("block_size"),
+            [value, self._scale_of(prefix), self._fused.inputs.get(f"{prefix}_zero_point")],
+            self._code_type(prefix),
+            **self._layout(step),
         )
 
-    def _code_type(self, types: Types, prefix: str) -> ir.DataType | None:
+    def _layout(self, step: ProgramStep) -> dict[str, Any]:
+        """Return along which dimension, and in blocks of which size, a step has parameters."""
+        axis = step.arguments.get("axis") if self._opset >= 13 else None
+        return {"axis": axis, "block_size": step.arguments.get("block_size")}
+
+    def _code_type(self, prefix: str) -> ir.DataType | None:
         """Return the quantised type of an input or of the sum; None where it is not known (a sum of uint8)."""
-        return types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix))
+        return self._types.inputs.get({"x": "X", "sum": "sum_zero_point"}.get(prefix, prefix))
 
-    def _scale_of(self, fused: Fused, types: Types, prefix: str) -> ir.Value:
+    def _scale_of(self, prefix: str) -> ir.Value:
         """Return the scale of a quantisation, in a type that the operators take."""
-        dtype = types.inputs.get(f"{prefix}_scale", _FLOAT)
+        dtype = self._types.inputs.get(f"{prefix}_scale", _FLOAT)
         wanted = self._sum_type if prefix == "sum" else _FLOAT if self._widens(dtype) else dtype
-        return self._cast(fused.inputs[f"{prefix}_scale"], dtype, wanted)
+        return self._cast(self._fused.inputs[f"{prefix}_scale"], dtype, wanted)
 
-    def _quantize(
-        self, fused: Fused, types: Types, value: ir.Value, prefix: str, dtype: ir.DataType | None, **attributes: Any
-    ) -> ir.Value:
+    def _quantize(self, value: ir.Value, prefix: str, dtype: ir.DataType | None, **attributes: Any) -> ir.Value:
         """Quantise a value of the type that scales of that name have in the operator."""
-        parameters = [self._scale_of(fused, types, prefix), fused.inputs.get(f"{prefix}_zero_point")]
+        parameters = [self._scale_of(prefix), self._fused.inputs.get(f"{prefix}_zero_point")]
         return self._quantization_op("QuantizeLinear", [value, *parameters], dtype, **attributes)
 
     def _quantization_op(
@@ -452,196 +449,191 @@ class Body:
         given = {name: value for name, value in attributes.items() if value is not None}
         return self._tape.op(op_type, inputs, given, domain=domain)
 
-    def _quantized(self, fused: Fused, y: ir.Value, types: Types) -> ir.Value:
-        if fused.last is None or not fused.quantizes:
-            return self._cast(y, self._work, fused.y_type or types.x_float)
-        arguments = fused.last.arguments
-        scale = types.inputs.get("y_scale", _FLOAT)
+    def _quantized(self, y: ir.Value) -> ir.Value:
+        if self._fused.last is None or not self._fused.quantizes:
+            return self._cast(y, self._work, self._fused.y_type or self._types.x_float)
+        scale = self._types.inputs.get("y_scale", _FLOAT)
         y = self._cast(y, self._work, _FLOAT if self._widens(scale) else scale)
-        no_zero_point = not fused.has("y_zero_point")
+        no_zero_point = not self._fused.has("y_zero_point")
         return self._quantize(
-            fused,
-            types,
             y,
             "y",
-            types.y,
-            axis=arguments.get("axis") if self._opset >= 13 else None,
-            block_size=arguments.get("block_size"),
-            output_dtype=int(fused.y_type) if fused.y_type and no_zero_point else None,
-            saturate=arguments.get("saturate"),
+            self._types.y,
+            **self._layout(self._fused.last),
+            output_dtype=int(self._fused.y_type) if self._fused.y_type and no_zero_point else None,
+            saturate=self._fused.last.arguments.get("saturate"),
         )
 
     # Normalisations return the result, its type, and if asked for mean and inverse standard deviation
 
-    def _normalized(
-        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
-    ) -> tuple[ir.Value, Sequence[ir.Value]]:
-        if fused.core is not None and fused.core.name != "Normalize":
-            return self._affine(fused, types, self._softmax(fused, d)), ()
-        if _is_plain(fused):
-            if not statistics and self._is_instance_normalization(fused, types):
-                return self._instance_normalization(fused, types, d), ()
-            if self._opset >= 17 and _is_over_last_dimensions(fused):
-                return self._layer_normalization(fused, types, d, statistics)
-        y, further = self._elementary(fused, types, d, statistics)
-        return self._affine(fused, types, y), further
+    def _normalized(self, d: ir.Value, statistics: bool) -> tuple[ir.Value, Sequence[ir.Value]]:
+        if self._fused.core is not None and self._fused.core.name != "Normalize":
+            return self._affine(self._softmax(d)), ()
+        if _is_plain(self._fused):
+            if not statistics and self._is_instance_normalization():
+                return self._instance_normalization(d), ()
+            if self._opset >= 17 and _is_over_last_dimensions(self._fused):
+                return self._layer_normalization(d, statistics)
+        y, further = self._elementary(self._fused, d, statistics)
+        return self._affine(y), further
 
-    def _softmax(self, fused: Fused, d: ir.Value) -> ir.Value:
-        axes = fused["axes"]
-        is_log = fused.core is not None and fused.core.name == "LogSoftmax"
+    def _softmax(self, d: ir.Value) -> ir.Value:
+        axes = self._fused["axes"]
+        is_log = self._fused.core is not None and self._fused.core.name == "LogSoftmax"
         if len(axes) == 1 and self._opset >= 13:
-            return self._op("LogSoftmax" if is_log else "Softmax", d, axis=axes[0])
-        below = self._op("Sub", d, self._reduce("ReduceMax", d, axes))
-        powers = self._op("Exp", below)
+            return self.node("LogSoftmax" if is_log else "Softmax", d, axis=axes[0])
+        below = self.node("Sub", d, self._reduce("ReduceMax", d, axes))
+        powers = self.node("Exp", below)
         total = self._reduce("ReduceSum", powers, axes)
-        return self._op("Sub", below, self._op("Log", total)) if is_log else self._op("Div", powers, total)
+        return self.node("Sub", below, self.node("Log", total)) if is_log else self.node("Div", powers, total)
 
-    def _layer_normalization(
-        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
-    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+    def _layer_normalization(self, d: ir.Value, statistics: bool) -> tuple[ir.Value, Sequence[ir.Value]]:
         """Write the operator with what it takes of scale and bias, and the rest behind it.
 
         Written out, a row of equal numbers would not become exactly 0, as the operator makes it.
         """
-        taken = [] if fused.align != "trailing" else [step.operand for step in fused.affine]
-        if not {"scale"} <= types.per_element & set(taken):
+        taken = [] if self._fused.align != "trailing" else [step.operand for step in self._fused.affine]
+        if not {"scale"} <= self._types.per_element & set(taken):
             taken = []
-        elif "bias" not in types.per_element:
+        elif "bias" not in self._types.per_element:
             taken = ["scale"]
-        parameters = [self._float(fused, types, name, self._work) for name in taken] or [
-            self._unit_scale(types.row, d, len(fused["axes"]))
+        parameters = [self._float(name, self._work) for name in taken] or [
+            self._unit_scale(self._types.row, d, len(self._fused["axes"]))
         ]
         y, *others = self._tape.op_multi_out(
             "LayerNormalization",
             [d, *parameters],
-            {"axis": -len(fused["axes"]), "epsilon": fused["epsilon"]},
+            {"axis": -len(self._fused["axes"]), "epsilon": self._fused["epsilon"]},
             num_outputs=3 if statistics else 1,
         )
-        return self._scaled(y, self._parameters(fused, types, but=taken)), others
+        return self._scaled(y, self._parameters(but=taken)), others
 
     def _unit_scale(self, row: tuple[int, ...] | None, d: ir.Value, dimensions: int) -> ir.Value:
         """Write a scale of ones for LayerNormalization, which asks for one, of the last dimensions of `d`."""
         if row is not None:
             return self._tensor(np.ones(row, self._work.numpy()))
         ends = (np.array([end], np.int64) for end in (-dimensions, np.iinfo(np.int64).max))
-        return self._filled(self._op("Slice", self._op("Shape", d), *map(self._tensor, ends)), 1)
+        return self._filled(self.node("Slice", self.node("Shape", d), *map(self._tensor, ends)), 1)
 
     def _filled(self, shape: ir.Value, number: float) -> ir.Value:
-        return self._op("ConstantOfShape", shape, value=ir.tensor(np.array([number], self._work.numpy())))
+        return self.node("ConstantOfShape", shape, value=ir.tensor(np.array([number], self._work.numpy())))
 
-    def _is_instance_normalization(self, fused: Fused, types: Types) -> bool:
-        rank = types.rank
-        if rank is None or rank < 3 or fused["axes"] != tuple(range(2 - rank, 0)) or not fused.has("scale"):
+    def _is_instance_normalization(self) -> bool:
+        rank = self._types.rank
+        if rank is None or rank < 3 or self._fused["axes"] != tuple(range(2 - rank, 0)) or not self._fused.has("scale"):
             return False
         # From opset 17 on, one in NumPy's form may have been a gate behind a LayerNormalization.
-        return fused.align == "channel" or (fused.align == "trailing" and types.per_channel and self._opset < 17)
-
-    def _instance_normalization(self, fused: Fused, types: Types, d: ir.Value) -> ir.Value:
-        scale, bias = (
-            self._float(fused, types, name, self._work) if fused.has(name) else None for name in ("scale", "bias")
+        return self._fused.align == "channel" or (
+            self._fused.align == "trailing" and self._types.per_channel and self._opset < 17
         )
-        assert scale is not None
-        if fused.align == "trailing":
-            flat = self._tensor(np.array([-1], np.int64))
-            scale = self._op("Reshape", scale, flat)
-            bias = bias and self._op("Reshape", bias, flat)
-        if fused.align == "trailing" and types.at_run_time:
-            # ONNX Runtime adds bias - mean * inverse * scale, which is no number where a factor is infinite.
-            sizes = self._op("Shape", scale)
-            ones, zeros = self._filled(sizes, 1), self._filled(sizes, 0)
-            y = self._op("InstanceNormalization", d, ones, zeros, epsilon=fused["epsilon"])
-            return self._scaled(y, self._parameters(fused, types))
-        bias = bias or self._filled(self._op("Shape", scale), 0)
-        return self._op("InstanceNormalization", d, scale, bias, epsilon=fused["epsilon"])
 
-    def _grouped(self, fused: Fused, types: Types, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
+    def _instance_normalization(self, d: ir.Value) -> ir.Value:
+        scale, bias = (self._float(name, self._work) if self._fused.has(name) else None for name in ("scale", "bias"))
+        assert scale is not None
+        if self._fused.align == "trailing":
+            flat = self._tensor(np.array([-1], np.int64))
+            scale = self.node("Reshape", scale, flat)
+            bias = bias and self.node("Reshape", bias, flat)
+        if self._fused.align == "trailing" and self._types.at_run_time:
+            # ONNX Runtime adds bias - mean * inverse * scale, which is no number where a factor is infinite.
+            sizes = self.node("Shape", scale)
+            ones, zeros = self._filled(sizes, 1), self._filled(sizes, 0)
+            y = self.node("InstanceNormalization", d, ones, zeros, epsilon=self._fused["epsilon"])
+            return self._scaled(y, self._parameters())
+        bias = bias or self._filled(self.node("Shape", scale), 0)
+        return self.node("InstanceNormalization", d, scale, bias, epsilon=self._fused["epsilon"])
+
+    def _grouped(self, stored: ir.Value, prefix: str, aligned: _Parameters) -> ir.Value:
         """Normalise the groups, as PyTorch's exporters write it: one channel of an InstanceNormalization each.
 
         From opset 17 on one row of a LayerNormalization each: a group of equal numbers, far from 0, does not become
         exactly 0 in ONNX Runtime's InstanceNormalization, nor in GroupNormalization, whose variance cancels there.
         """
-        groups, dtype = fused["num_groups"], self._stored_type(types, prefix)
+        groups, dtype = self._fused["num_groups"], self._stored_type(prefix)
         grouping = self._tensor(np.array([0, groups, -1], np.int64))
-        code = self._code_type(types, prefix)
+        code = self._code_type(prefix)
         float8_before_reshape = code in FLOAT8_TYPES and self._opset < _FLOAT8_RESHAPE
-        if prefix in types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
+        if prefix in self._types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
             # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
             # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
             d = stored
-            grouped = self._dequantized(fused, types, self._op("Reshape", d, grouping), prefix)
+            grouped = self._dequantized(self.node("Reshape", d, grouping), prefix)
         else:
-            d = self._dequantized(fused, types, stored, prefix)
+            d = self._dequantized(stored, prefix)
             # The Max of one tensor keeps ONNX Runtime from quantising again: 2 bits for a Reshape that it has not, and
             # float8 as uint8, which gives other numbers.
-            kept = self._op("Max", d) if code in _2_BIT or float8_before_reshape else d
-            grouped = self._op("Reshape", kept, grouping)
+            kept = self.node("Max", d) if code in _2_BIT or float8_before_reshape else d
+            grouped = self.node("Reshape", kept, grouping)
         grouped = self._cast(grouped, dtype, self._work)
-        if _is_plain(fused) and self._opset >= 17:
+        if _is_plain(self._fused) and self._opset >= 17:
             scale = self._unit_scale(None, grouped, 1)
-            y = self._op("LayerNormalization", grouped, scale, axis=-1, epsilon=fused["epsilon"])
-        elif _is_plain(fused):
+            y = self.node("LayerNormalization", grouped, scale, axis=-1, epsilon=self._fused["epsilon"])
+        elif _is_plain(self._fused):
             ones, zeros = np.ones(groups, self._work.numpy()), np.zeros(groups, self._work.numpy())
             scale, bias = self._tensor(ones), self._tensor(zeros)
-            y = self._op("InstanceNormalization", grouped, scale, bias, epsilon=fused["epsilon"])
+            y = self.node("InstanceNormalization", grouped, scale, bias, epsilon=self._fused["epsilon"])
         else:
-            assert fused.core is not None
-            core = step_of("Normalize", **{**fused.core.arguments, "axes": (-1,), "num_groups": 0})
-            ungrouped = dataclasses.replace(fused, inputs={}, core=core)
-            y, _ = self._elementary(ungrouped, types, grouped, False)
-        if fused.align == "group":
-            return self._op("Reshape", self._scaled(y, aligned), self._op("Shape", d))
-        return self._scaled(self._op("Reshape", y, self._op("Shape", d)), aligned)
+            assert self._fused.core is not None
+            core = step_of("Normalize", **{**self._fused.core.arguments, "axes": (-1,), "num_groups": 0})
+            ungrouped = dataclasses.replace(self._fused, inputs={}, core=core)
+            y, _ = self._elementary(ungrouped, grouped, False)
+        if self._fused.align == "group":
+            return self.node("Reshape", self._scaled(y, aligned), self.node("Shape", d))
+        return self._scaled(self.node("Reshape", y, self.node("Shape", d)), aligned)
 
-    def _elementary(
-        self, fused: Fused, types: Types, d: ir.Value, statistics: bool
-    ) -> tuple[ir.Value, Sequence[ir.Value]]:
+    def _elementary(self, fused: Fused, d: ir.Value, statistics: bool) -> tuple[ir.Value, Sequence[ir.Value]]:
         """Write every operator: ONNX Runtime's MeanVarianceNormalization lacks the epsilon, and gives NaN for 0 / 0."""
         x = self._cast(d, self._work, _FLOAT)
         axes = fused["axes"]
         mean = self._reduce("ReduceMean", x, axes) if fused["use_mean"] or statistics else None
-        deviation = self._op("Sub", x, mean) if fused["use_mean"] else x
-        variance = self._reduce("ReduceMean", self._op("Pow", deviation, self._number(2, _FLOAT)), axes)
-        epsilon = self._number(fused["epsilon"], _FLOAT)
+        deviation = self.node("Sub", x, mean) if fused["use_mean"] else x
+        variance = self._reduce("ReduceMean", self.node("Pow", deviation, self.number(2, _FLOAT)), axes)
+        epsilon = self.number(fused["epsilon"], _FLOAT)
         if fused["epsilon_on"] == "variance":
-            root = self._op("Sqrt", self._op("Add", variance, epsilon))
+            root = self.node("Sqrt", self.node("Add", variance, epsilon))
         else:
-            root = self._op("Add", self._op("Sqrt", variance), epsilon)
-        y = self._divided(fused, types, deviation, root) if fused["normalize_variance"] else deviation
-        further = (mean, self._op("Reciprocal", root)) if mean is not None and statistics else ()
+            root = self.node("Add", self.node("Sqrt", variance), epsilon)
+        y = self._divided(fused, deviation, root) if fused["normalize_variance"] else deviation
+        further = (mean, self.node("Reciprocal", root)) if mean is not None and statistics else ()
         return self._cast(y, _FLOAT, self._work), further
 
-    def _divided(self, fused: Fused, types: Types, deviation: ir.Value, root: ir.Value) -> ir.Value:
+    def _divided(self, fused: Fused, deviation: ir.Value, root: ir.Value) -> ir.Value:
         # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
         # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
         scaled = fused.has("scale") or any(step.name == "Mul" for step in fused.further[:1])
         vectors = {name for name in ("scale", "bias") if fused.has(name)}
-        is_scale = fused.has("scale") and vectors <= types.per_element and types.rank != 1
-        if self._float_type(types, "X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
-            return self._op("Mul", deviation, self._op("Reciprocal", root))
-        return self._op("Div", deviation, root)
+        is_scale = fused.has("scale") and vectors <= self._types.per_element and self._types.rank != 1
+        if self._float_type("X") == ir.DataType.BFLOAT16 or (scaled and not is_scale):
+            return self.node("Mul", deviation, self.node("Reciprocal", root))
+        return self.node("Div", deviation, root)
 
-    def _affine(self, fused: Fused, types: Types, y: ir.Value) -> ir.Value:
+    def _affine(self, y: ir.Value) -> ir.Value:
         """Write scale and bias, where present."""
-        align = fused.align
-        if fused.op_type == "FusedActivation" and align == "channel" and fused.has("scale") and fused.has("bias"):
+        align = self._fused.align
+        if (
+            self._fused.op_type == "FusedActivation"
+            and align == "channel"
+            and self._fused.has("scale")
+            and self._fused.has("bias")
+        ):
             # One pass over memory instead of two.
-            scale, bias = (self._float(fused, types, name, self._work) for name in ("scale", "bias"))
-            zeros = self._op("Sub", scale, scale)
-            ones = self._op("Add", zeros, self._number(1, self._work))
-            return self._op("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
-        return self._scaled(y, self._parameters(fused, types))
+            scale, bias = (self._float(name, self._work) for name in ("scale", "bias"))
+            zeros = self.node("Sub", scale, scale)
+            ones = self.node("Add", zeros, self.number(1))
+            return self.node("BatchNormalization", y, scale, bias, zeros, ones, epsilon=0.0)
+        return self._scaled(y, self._parameters())
 
-    def _parameters(self, fused: Fused, types: Types, but: Collection[str] = ()) -> _Parameters:
+    def _parameters(self, but: Collection[str] = ()) -> _Parameters:
         """Write scale and bias, where present, dequantised and in the shape that X asks for."""
         return [
-            (step.name, self._aligned(self._float(fused, types, step.operand, self._work), step["align"], types.rank))
-            for step in fused.affine
+            (step.name, self._aligned(self._float(step.operand, self._work), step["align"], self._types.rank))
+            for step in self._fused.affine
             if step.operand not in but
         ]
 
     def _scaled(self, y: ir.Value, parameters: _Parameters) -> ir.Value:
         for op_type, value in parameters:
-            y = self._op(op_type, y, value)
+            y = self.node(op_type, y, value)
         return y
 
     def _aligned(self, parameter: ir.Value, align: str, rank: int | None) -> ir.Value:
@@ -652,7 +644,7 @@ class Body:
         rank = 3 if align == "group" else rank
         if rank is None:
             raise NoStandardForm("a parameter for each channel needs a tensor of known rank")
-        return self._op("Reshape", parameter, self._tensor(np.array([-1] + [1] * (rank - 2), np.int64)))
+        return self.node("Reshape", parameter, self._tensor(np.array([-1] + [1] * (rank - 2), np.int64)))
 
     # Activations
 
@@ -666,15 +658,7 @@ class Body:
         attributes = {attribute: parameters[name] for attribute, name in spelling.attributes.items()}
         if slope is not None:
             inputs = [slope]
-        return self._op(spelling.op_type, x, *inputs, **attributes)
-
-    def node(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
-        """Write a node of an activation's body."""
-        return self._op(op_type, *inputs, **attributes)
-
-    def number(self, value: float) -> ir.Value:
-        """Write a constant in the type that activations are computed in."""
-        return self._number(value, self._work)
+        return self.node(spelling.op_type, x, *inputs, **attributes)
 
     def _spelling(self, activation: Activation) -> ActivationSpelling:
         for spelling in ACTIVATIONS[activation.name].spellings:

@@ -37,8 +37,8 @@ def write_out(node: ir.Node, opsets: dict[str, int], facts: Facts, taken: set[st
     graph = node.graph
     assert graph is not None
     fused = Fused.read(node)
-    body = Body(opsets.get("", 1))
-    results = body.fused(fused, Types.of(fused, node.outputs[0], facts), len(node.outputs))
+    body = Body(fused, Types.of(fused, node.outputs[0], facts), opsets.get("", 1))
+    results = body.write(len(node.outputs))
     base = name_of(node)
     numbers = (number for number in itertools.count() if f"{base}{_MARK}{number}" not in taken)
     for number, part in zip(numbers, body.nodes, strict=False):
