@@ -26,10 +26,10 @@ DOMAIN = "ai.normfuse"
 DATA = ("ramp", "zeros behind", "outlier", "constant", "infinity")
 
 
-def optimize(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:
+def optimize(model: onnx.ModelProto, *, progress: Any = None, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:
     """The rewritten model and the report; the model given stays as it is."""
     copy = ir.from_proto(model)
-    result = rewrite(copy, RewriteOptions(**options))
+    result = rewrite(copy, RewriteOptions(**options), progress=progress)
     return ir.to_proto(copy), result
 
 
