@@ -62,7 +62,8 @@ class RewriteOptions:
     @property
     def targets(self) -> set[object]:
         """All targets that may be chosen."""
-        return {*self.target} - {None} if isinstance(self.target, TargetByProducts) else {self.target}
+        chosen: tuple[object, ...] = self.target if isinstance(self.target, TargetByProducts) else (self.target,)
+        return {*chosen} - {None}
 
 
 AS_GIVEN = RewriteOptions()
