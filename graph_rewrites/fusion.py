@@ -37,8 +37,6 @@ from normfuse.graph_rewrites.rules import ACTIVATION_SEEDS, CHAINS, SEEDS
 from normfuse.graph_rewrites.unfused_sites import QUANTIZATION, Leftovers
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
-__all__ = ["Fusion"]
-
 _Result = TypeVar("_Result")
 
 # Node.meta keys, which are never written to a file.

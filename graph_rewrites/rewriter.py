@@ -22,8 +22,6 @@ from normfuse.graph_rewrites.quantization.weight_folding import fold_weights
 from normfuse.graph_rewrites.spellings.einsum import write_products
 from normfuse.graph_rewrites.spellings.subtractions import write_additions
 
-__all__ = ["PASSES", "RewriteResult", "rewrite"]
-
 
 @dataclasses.dataclass(frozen=True)
 class RewriteResult:

@@ -31,8 +31,6 @@ from normfuse.graph_rewrites.spellings.decomposed_norms import (
 from normfuse.graph_rewrites.spellings.group_norm import NodeGroupNormalization, ReshapedGroupNormalization
 from normfuse.graph_rewrites.spellings.reshaped import ReshapedNormalization
 
-__all__ = ["ACTIVATION_SEEDS", "CHAINS", "RULES", "SEEDS"]
-
 #: Spellings that become one fused node. A rule is tried on the whole graph before the next one is: what is part of
 #: another rule's spelling comes after it.
 SEEDS: tuple[type[FusionRule], ...] = (

@@ -16,8 +16,6 @@ from normfuse.graph_rewrites.engine.pattern import Match
 from normfuse.graph_rewrites.engine.sites import Declined, Reason, Site
 from normfuse.graph_rewrites.spellings.activations import is_activation
 
-__all__ = ["QUANTIZATION", "Leftovers"]
-
 _NORMALIZATIONS = {
     "": (
         *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Constants", "Dimension", "constant_tensor"]
-
 # Larger tensors are weights: they are never read, let alone evaluated.
 _MAX_ELEMENTS = 1 << 18
 # Elements of all that is computed for one model together.

@@ -9,8 +9,6 @@ from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.graph_rewrites.engine.pattern import Mismatch
 from normfuse.graph_rewrites.engine.sites import Declined
 
-__all__ = ["dequantization_of", "dequantize", "is_dequantizer", "require_dequantization"]
-
 
 def is_dequantizer(node: ir.Node) -> bool:
     """Whether the node is ONNX's DequantizeLinear or that of ONNX Runtime, not a model's own operator of the name."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.graph_rewrites.engine.labels import is_further, is_pair
 
-__all__ = ["chain_of", "description_of", "kind_of"]
-
 
 def kind_of(fused: Fused) -> str:
     """Return the kind of site that a configuration is."""

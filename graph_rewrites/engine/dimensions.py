@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["drop_other_names", "names_of_dimensions"]
-
 
 def names_of_dimensions(model: ir.Model) -> frozenset[str]:
     """Return the names of dimensions in all graphs and functions of the model."""

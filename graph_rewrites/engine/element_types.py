@@ -6,8 +6,6 @@ import onnx_ir as ir
 
 from normfuse.spec import ELEMENT_TYPES
 
-__all__ = ["FLOAT8_TYPES", "FLOAT_TYPES", "integers_of", "type_name", "type_of"]
-
 _TYPE_OF = {name: ir.DataType(each.number) for name, each in ELEMENT_TYPES.items()}
 _NAME_OF = {dtype: dtype.name.lower() for dtype in ir.DataType} | {dtype: name for name, dtype in _TYPE_OF.items()}
 

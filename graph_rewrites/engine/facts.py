@@ -14,8 +14,6 @@ from normfuse.graph_rewrites.engine.options import AS_GIVEN, RewriteOptions
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.graph_rewrites.engine.traversal import all_nodes
 
-__all__ = ["CASTS", "Facts", "is_float", "label", "merged_shape", "name_of", "subgraphs"]
-
 CASTS = ("Cast", "CastLike")
 _CAST_TYPES = (*FLOAT_TYPES, ir.DataType.DOUBLE)
 _WIDTH = {ir.DataType.FLOAT16: 1, ir.DataType.BFLOAT16: 1, ir.DataType.FLOAT: 2, ir.DataType.DOUBLE: 3}

@@ -46,8 +46,6 @@ from normfuse.spec import (
     write_program,
 )
 
-__all__ = ["Activation", "Fused", "is_fused", "new_constant", "operator_of", "tensors_of"]
-
 
 def operator_of(node: ir.Node) -> str | None:
     """Return the operator that a node (or a call of a model-local function) of our domain means, or None."""

@@ -13,22 +13,6 @@ from normfuse.graph_rewrites.engine.facts import Facts, label
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import HOST_OPERATORS
 
-__all__ = [
-    "has_fixed_weights",
-    "is_dequantized",
-    "quantizer_of",
-    "require_no_bytes_before",
-    "require_no_bytes_behind",
-    "require_no_chain_before",
-    "require_no_chain_behind",
-    "require_no_gemm",
-    "require_no_integer_product",
-    "require_no_integers_before",
-    "require_no_integers_behind",
-    "require_no_quantized_product",
-    "require_no_weights",
-]
-
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 # What moves elements, or picks them: in integers, where they mean the same in front of it and behind.

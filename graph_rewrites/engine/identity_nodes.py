@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.facts import CASTS, Facts
 
-__all__ = ["Repeaters"]
-
 # Since this opset Dropout does nothing unless an input says that this is training; before opset 7 an attribute did.
 _DROPOUT_SINCE = 7
 

@@ -16,8 +16,6 @@ from normfuse.graph_rewrites.engine.map_types import is_held
 from normfuse.graph_rewrites.engine.sizes import Sizes
 from normfuse.graph_rewrites.engine.traversal import all_nodes, graphs_of
 
-__all__ = ["Types", "infer_types"]
-
 logger = logging.getLogger(__name__)
 
 

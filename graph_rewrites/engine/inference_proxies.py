@@ -8,8 +8,6 @@ import onnx_ir as ir
 
 from normfuse.spec import ACTIVATIONS, NORMALIZATIONS
 
-__all__ = ["make_inferable", "needs_stand_ins"]
-
 _EINSUM_SINCE = 12
 
 _MICROSOFT = "com.microsoft"

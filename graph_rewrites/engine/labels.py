@@ -29,17 +29,6 @@ from normfuse.spec import (
     read_program,
 )
 
-__all__ = [
-    "CanonicalProgram",
-    "dtype_of",
-    "is_core",
-    "is_further",
-    "is_pair",
-    "read_canonical",
-    "relabelled",
-    "step_of",
-]
-
 _FURTHER = "operand_"
 _PAIR = "pair_"
 # What is written even where it is the default: people look for it.

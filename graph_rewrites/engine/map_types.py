@@ -9,8 +9,6 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["has_map_types", "is_held", "keep_map_types", "restore_map_types", "without_map_types"]
-
 # Key in a value's metadata, which copies of a model keep and which is never written.
 _TYPE = "normfuse.map_type"
 

@@ -34,19 +34,6 @@ from normfuse.graph_rewrites.engine.pattern import (
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = [
-    "USED_DEVIATION",
-    "USED_STATISTICS",
-    "ChainMatcher",
-    "is_dead",
-    "is_used_outside",
-    "only_rounds",
-    "operator_name",
-    "require_closed",
-    "require_width",
-    "vanishing",
-]
-
 #: What a match binds for the statistics that stay in use, and the outputs of FusedNormalization that replace them.
 USED_STATISTICS = {"used_mean": 2, "used_inverse": 3}
 #: The same for the standard deviation, which is one over the last of these outputs.

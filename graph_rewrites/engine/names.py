@@ -10,8 +10,6 @@ import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["Names"]
-
 
 class Names:
     """Names that nothing in a graph and its subgraphs has."""

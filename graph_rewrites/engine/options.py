@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, NamedTuple, get_args
 
-__all__ = ["AS_GIVEN", "Folding", "Products", "RewriteOptions", "Target", "TargetByProducts"]
-
 Target = Literal["portable", "custom-op", "standard"]
 
 Folding = Literal["never", "file", "session"]

@@ -13,8 +13,6 @@ from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.options import AS_GIVEN, RewriteOptions
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = ["Context", "FoldedWeights", "Home", "KeptPair", "Pass", "RemovedQuantization"]
-
 _CONTEXT = "normfuse.context"  # key of Model.meta, which is never written to a file
 
 

@@ -15,25 +15,6 @@ from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
 
-__all__ = [
-    "ANY",
-    "AnyOf",
-    "AnyValue",
-    "Constant",
-    "GraphPattern",
-    "Match",
-    "Matcher",
-    "Mismatch",
-    "NodePattern",
-    "OpBuilder",
-    "Output",
-    "ValuePattern",
-    "Variable",
-    "any_of",
-    "graph_pattern",
-    "node_of",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AnyValue:

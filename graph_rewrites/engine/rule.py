@@ -27,21 +27,6 @@ from normfuse.graph_rewrites.engine.pattern import (
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = [
-    "FusionRule",
-    "Replacement",
-    "axes_of",
-    "canonical_axes",
-    "fused_activation",
-    "fused_normalization",
-    "is_known",
-    "mean_of",
-    "mean_square_of",
-    "require_groups",
-    "require_restored",
-    "square_of",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:

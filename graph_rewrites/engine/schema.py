@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import onnx
 import onnx_ir as ir
 
-__all__ = ["broken_node"]
-
 # More than any pattern covers.
 _MOST_NODES = 64
 

@@ -9,8 +9,6 @@ import onnx_ir as ir
 from normfuse.graph_rewrites.engine.pattern import Mismatch
 from normfuse.spec import REASONS
 
-__all__ = ["Declined", "Reason", "Site"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Site:

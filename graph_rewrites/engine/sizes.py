@@ -18,8 +18,6 @@ import onnx_ir as ir
 from normfuse.graph_rewrites.engine.constants import constant_tensor
 from normfuse.graph_rewrites.engine.traversal import inner_graphs
 
-__all__ = ["Shapes", "Sizes"]
-
 Shapes = Mapping[str, Sequence[int | None]]
 """Names of values -> their dimensions as far as these are known."""
 

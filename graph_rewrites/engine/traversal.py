@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_nodes", "graphs_of", "inner_graphs"]
-
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 

@@ -14,8 +14,6 @@ import onnx_ir as ir
 from normfuse.graph_rewrites.engine.fused import Activation
 from normfuse.spec import ACTIVATIONS, ActivationBody
 
-__all__ = ["Writer", "body_of", "write_expression"]
-
 _Operand: TypeAlias = ir.Value | float
 
 # Arithmetic: of tensors an ONNX operator, of numbers the number.

@@ -24,8 +24,6 @@ from normfuse.spec import ACTIVATIONS, OPERATOR_DOMAIN, OPERATORS, ActivationSpe
 # Quantised types that ONNX has from opset 21 on, and ONNX Runtime before, as those of 4 bits.
 _16_BIT = integers_of(16)
 
-__all__ = ["Body", "FunctionLibrary", "NoStandardForm", "Types", "configuration", "function_of"]
-
 _FLOAT = ir.DataType.FLOAT
 # Quantised types that ONNX Runtime has no Reshape of: 2 and 4 bits at any opset, float8 before this one.
 _2_BIT = integers_of(2)

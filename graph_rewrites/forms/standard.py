@@ -12,8 +12,6 @@ from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.graph_rewrites.engine.matching import is_dead
 from normfuse.graph_rewrites.forms.functions import Body, Types
 
-__all__ = ["is_written", "names_written", "original_name", "write_out"]
-
 # Between the name of a fused node and the number of a node that it is written out in.
 _MARK = ".normfuse."
 

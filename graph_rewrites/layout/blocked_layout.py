@@ -32,8 +32,6 @@ from normfuse.graph_rewrites.layout.blocked_sizes import (
 )
 from normfuse.spec import OPERATOR_DOMAIN, TYPICAL
 
-__all__ = ["BLOCKED", "ELEMENTWISE", "move_reorders"]
-
 #: Behind the names of what was moved.
 BLOCKED = "/nchwc"
 

@@ -11,17 +11,6 @@ from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
-__all__ = [
-    "NCHWC_DOMAIN",
-    "SPATIAL_AXES",
-    "SizeFinder",
-    "Sizes",
-    "constant_of",
-    "is_one_number",
-    "is_over_all_places",
-    "scales_of",
-]
-
 #: Domain of ONNX Runtime's operators on the blocked layout.
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 SPATIAL_AXES = (2, 3)

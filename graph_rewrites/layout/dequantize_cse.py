@@ -17,8 +17,6 @@ from normfuse.graph_rewrites.engine.dequantization import is_dequantizer
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
 
-__all__ = ["join_dequantizers"]
-
 
 def join_dequantizers(graph: ir.Graph, context: Context) -> int:
     """Let the readers of equal nodes of a graph, but of no subgraph, read the first of them; return how many went.

@@ -29,8 +29,6 @@ from normfuse.graph_rewrites.quantization.weight_folding import (
     stays_int8,
 )
 
-__all__ = ["activation_types", "make_unsigned", "type_of_zero_point"]
-
 _MULTIPLY = frozenset({"Conv", "Gemm", "MatMul"})
 _ELEMENTWISE = frozenset({"Add", "Mul"})
 _OFFSET = 128

@@ -16,8 +16,6 @@ from normfuse.graph_rewrites.quantization.int8_products import type_of_zero_poin
 from normfuse.graph_rewrites.quantization.weight_folding import dequantizer_of
 from normfuse.spec import PRODUCTS, TYPICAL
 
-__all__ = ["are_faster_in_float"]
-
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 

@@ -14,8 +14,6 @@ from normfuse.graph_rewrites.engine.names import Names
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, in_float, write_in_float
 
-__all__ = ["write_elementwise"]
-
 # Operator of com.microsoft -> that of ONNX, and how many tensors it reads, each with scale and zero point.
 INTEGER_OPERATORS: Mapping[str, tuple[str, int]] = {
     "QLinearAdd": ("Add", 2),

@@ -10,8 +10,6 @@ import onnx_ir as ir
 from normfuse.graph_rewrites.engine.names import Names
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["QUANTIZED", "InFloat", "Quantized", "has_products_of_integers", "in_float", "write_in_float"]
-
 QUANTIZED = 3
 """Inputs that make an operand: a tensor, its scale and its zero point."""
 

@@ -15,8 +15,6 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.qlinear_operators import in_float, write_in_float
 
-__all__ = ["write_softmaxes"]
-
 _INPUTS = 5  # X, its scale and zero point, those of Y
 _QUANTIZING_OPSET = 10
 _SINGLE_AXIS_OPSET = 13  # of Softmax; before it, `axis` is the first of all the dimensions of a sum

@@ -26,8 +26,6 @@ from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, In
 from normfuse.graph_rewrites.quantization.redundant_qdq import repeats_elements
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_unused_constant, is_held
 
-__all__ = ["has_operators", "write_pairs"]
-
 _QUANTIZING_OPSET, _OPSET_WITH_AXES = 10, 13
 _OPTIONAL_C_OPSET = 11  # of Gemm
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)

@@ -23,8 +23,6 @@ from normfuse.graph_rewrites.engine.passes import Context, KeptPair
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, tidy
 
-__all__ = ["remove_quantization"]
-
 _INTEGERS = {
     ir.DataType.INT4: (-8, 7),
     ir.DataType.UINT4: (0, 15),

@@ -19,8 +19,6 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, tidy
 
-__all__ = ["drop_redundant_pairs", "repeats_elements"]
-
 _DOMAINS = ("", "com.microsoft")
 _INTEGERS = frozenset(
     {

@@ -14,8 +14,6 @@ from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["read_shapes_of_integers"]
-
 _ASK = frozenset({"Shape", "Size"})
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 

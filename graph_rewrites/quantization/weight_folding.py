@@ -25,19 +25,6 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.spec import OPERATOR_DOMAIN
 
-__all__ = [
-    "array_of",
-    "dequantizer_of",
-    "drop_unused_constant",
-    "fold_weights",
-    "is_held",
-    "is_in_pair",
-    "is_x86",
-    "quantizer_behind",
-    "stays_int8",
-    "tidy",
-]
-
 # What makes integers of float weights in a model, and the types that are known here.
 _QUANTIZERS = frozenset({"Clip", "QuantizeLinear"})
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})

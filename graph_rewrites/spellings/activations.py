@@ -15,16 +15,6 @@ from normfuse.graph_rewrites.engine.rule import FusionRule
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import ACTIVATIONS, ActivationSpelling
 
-__all__ = [
-    "ACTIVATION_DOMAINS",
-    "ACTIVATION_OPERATORS",
-    "NodeActivation",
-    "any_activation",
-    "is_activation",
-    "may_go_on",
-    "read_activation",
-]
-
 _SPELLINGS: dict[tuple[str, str], list[tuple[str, ActivationSpelling]]] = {}
 for _name, _row in ACTIVATIONS.items():
     for _spelling in _row.spellings:

@@ -15,8 +15,6 @@ from normfuse.graph_rewrites.engine.rule import FusionRule, canonical_axes, fuse
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.graph_rewrites.spellings.activations import any_activation, read_activation
 
-__all__ = ["BatchNormalizationActivation", "BatchStatisticsNormalization"]
-
 
 class BatchNormalizationActivation(FusionRule):
     """Batch normalisation in inference, followed by an activation.

@@ -13,8 +13,6 @@ from normfuse.graph_rewrites.engine.rule import FusionRule, canonical_axes, requ
 from normfuse.graph_rewrites.engine.sites import Declined
 from normfuse.spec import NORMALIZATIONS, OPERATORS, Normalization, find_normalization
 
-__all__ = ["CanonicalNormalization"]
-
 
 class CanonicalNormalization(FusionRule):
     """An operator of the table of normalisations: ONNX's own, and those of ONNX Runtime.

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["unseen_bound"]
-
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 _LARGEST = {"FLOAT16": 65504.0}

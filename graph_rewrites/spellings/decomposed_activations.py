@@ -25,8 +25,6 @@ from normfuse.graph_rewrites.engine.sites import Declined, Reason
 from normfuse.graph_rewrites.spellings.clamps import unseen_bound
 from normfuse.spec import ACTIVATIONS
 
-__all__ = ["DecomposedActivation", "DecomposedSoftplus"]
-
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 _ROOTS = ("Add", "Div", "Log", "Max", "Mul", "Neg", "Pow", "Sub", "Sum", "Where")

@@ -29,8 +29,6 @@ from normfuse.graph_rewrites.spellings.row_algebra import (
     close,
 )
 
-__all__ = ["DecomposedLayerNormalization", "DecomposedRMSNormalization", "MultipleOfNormalization"]
-
 # What a normalisation can end in.
 _ROOTS = ("Add", "Div", "Mul", "Sub", "Sum")
 # What makes a mean of a sum, or gives it another shape, and how much of it there may be.

@@ -21,8 +21,6 @@ from normfuse.graph_rewrites.engine.names import Names
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["write_products"]
-
 # Sizes from which MatMul is not slower: of what a Transpose moves and of the result's columns, of a leading dimension
 # that a Transpose moves, and of the columns where the right operand is one matrix.
 _LEAST, _LEAST_LEADING, _LEAST_WIDTH = 8, 2, 64

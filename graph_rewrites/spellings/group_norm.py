@@ -14,8 +14,6 @@ from normfuse.graph_rewrites.engine.pattern import node_of
 from normfuse.graph_rewrites.engine.rule import FusionRule, is_known, require_groups, require_restored
 from normfuse.graph_rewrites.engine.sites import Declined
 
-__all__ = ["NodeGroupNormalization", "ReshapedGroupNormalization"]
-
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 

@@ -14,8 +14,6 @@ from normfuse.graph_rewrites.engine.pattern import node_of
 from normfuse.graph_rewrites.engine.rule import FusionRule, fused_normalization, require_restored
 from normfuse.graph_rewrites.engine.sites import Declined
 
-__all__ = ["ReshapedNormalization"]
-
 _RESHAPES = ("Flatten", "Reshape")
 
 

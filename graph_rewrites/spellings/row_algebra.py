@@ -23,8 +23,6 @@ from normfuse.graph_rewrites.engine.rule import axes_of
 from normfuse.graph_rewrites.engine.sites import Declined, Reason
 from normfuse.graph_rewrites.spellings.clamps import unseen_bound
 
-__all__ = ["MEAN", "REDUCTIONS", "SQUARE", "STEPS", "VARIANCE", "Array", "Layout", "RowSteps", "Term", "close"]
-
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 # The rows that formulas are compared on. The smallest variance comes first, next to which every epsilon is large. There

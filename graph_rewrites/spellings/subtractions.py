@@ -16,8 +16,6 @@ from normfuse.graph_rewrites.engine.names import Names
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
-__all__ = ["write_additions"]
-
 # What ONNX Runtime moves away from between the convolution and the Sub, or makes part of the convolution first.
 _MOVED = ("Cast", "Identity", "Transpose")
 _FOLDED = ("Add", "Mul", "Sub")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
     from normfuse.verification import VerificationReport
 
-__all__ = ["CheckReport", "Remark", "check"]
-
 Level = Literal["error", "warning", "notice"]
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from normfuse.files.model_files import Source
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = ["ExtractedSite", "extract_site"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ExtractedSite:

@@ -26,8 +26,6 @@ from normfuse.verification.samples import reference
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.passes import KeptPair, RemovedQuantization
 
-__all__ = ["OutputDifference", "RemovalReport", "measure_removal", "unrounded"]
-
 _SHARE = 0.9
 _SAMPLES = 16
 _OUTPUTS_NAMED = 3

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.passes import FoldedWeights
     from normfuse.measuring.timing import Ratio
 
-__all__ = ["FoldingReport", "folding_report"]
-
 
 @dataclasses.dataclass(frozen=True)
 class FoldingReport(Document):

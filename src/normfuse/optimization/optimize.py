@@ -42,20 +42,6 @@ from normfuse.verification import VERIFY_SECONDS, Comparing, Inputs, Verificatio
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = [
-    "NOTHING_TO_GAIN",
-    "OptimizationError",
-    "OptimizationReport",
-    "OptimizationResult",
-    "Target",
-    "inspect",
-    "inspect_with_claims",
-    "nothing_to_gain",
-    "operator_counts",
-    "optimize",
-    "weight_warnings",
-]
-
 NOTHING_TO_GAIN = ("nothing_to_fuse", "not_profitable", "tuned_off")
 
 Target = Literal["portable", "custom-op", "standard"]

@@ -12,8 +12,6 @@ import onnx_ir as ir
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.sites import Site
 
-__all__ = ["ExampleNode", "SiteExample", "site_examples"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ExampleNode:
