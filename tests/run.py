@@ -11,7 +11,8 @@ only the steps named:
   install    the wheel, and an environment with it and the tests' packages
   native     the native tests
   pytest     the Python tests that are neither "slow" nor "cross"
-  sanitized  the native tests again, under the address and undefined-behaviour sanitizers
+  sanitized  the native tests again, under the address and undefined-behaviour sanitizers, and the Python tests of
+             unusual values and programs on a library with their checks
   wheels     the wheels of all platforms
   cross      the tests on other platforms, which need Debian's wine, wine64, qemu-user and libc6-arm64-cross
   windows    what of wheels and cross is about Windows, as CI runs it
@@ -234,8 +235,19 @@ def sanitized_tests() -> None:
         "-DNORMFUSE_KERNELS=best",  # minutes for each instruction set, and some this processor does not have
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
     )
-    run_with_progress("cmake", "--build", SANITIZED, "--target", "native_tests")
+    run_with_progress("cmake", "--build", SANITIZED, "--target", "native_tests", "normfuse")
     ctest(SANITIZED)
+    # Unusual values, refused and hostile programs, through ONNX Runtime, whose process has to load the checks first.
+    compiler = next(
+        line.partition("=")[2]
+        for line in (SANITIZED / "CMakeCache.txt").read_text(encoding="utf-8").splitlines()
+        if line.startswith("CMAKE_CXX_COMPILER:")
+    )
+    names = ("libasan.so", "libubsan.so", "libstdc++.so.6")
+    libraries = [subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip() for name in names]
+    files = [f"tests/operators/test_{name}.py" for name in ("accuracy", "edges", "hostile_programs", "refused")]
+    checks = {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
+    pytest("not slow and not cross", *files, NORMFUSE_LIBRARY=str(SANITIZED / "libnormfuse.so"), **checks)
 
 
 def wheels(*platforms: str, kernels: str = "all") -> None:
