@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-__all__ = ["Row", "read_table"]
+__all__ = ["Row", "by_name", "made", "read_table"]
+
+_Kind = TypeVar("_Kind")
 
 
 class Row(dict[str, Any]):
@@ -32,3 +37,20 @@ def read_table(name: str) -> Row:
 
 def _label(row: dict[str, Any]) -> str:
     return str(row.get("name") or row.get("op") or row.get("code") or "a row without a name")
+
+
+def made(kind: type[_Kind], row: Mapping[str, Any], **given: Any) -> _Kind:
+    """Return a dataclass of a row: each field, unless it is given, by the key in its metadata or of its own name."""
+    values = dict(given)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        key = field.metadata.get("key", field.name)
+        if field.name not in given and (key in row or field.default is dataclasses.MISSING):
+            value = row[key]
+            frozen = tuple(value) if isinstance(value, list) else value
+            values[field.name] = MappingProxyType(value) if isinstance(value, dict) else frozen
+    return kind(**values)
+
+
+def by_name(kind: type[_Kind], rows: list[Row]) -> Mapping[str, _Kind]:
+    """Return the rows by their names."""
+    return MappingProxyType({row["name"]: made(kind, row) for row in rows})

@@ -7,34 +7,34 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ._reading import Row, read_table
+from ._reading import Row, made, read_table
 from .formulas import evaluate
 from .prices import Price, price_of
 
 __all__ = ["ACTIVATIONS", "Activation", "ActivationBody", "ActivationSpelling", "DirectMlActivation", "Parameter"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationSpelling:
     """A single standard node that means an activation."""
 
-    op_type: str
-    domain: str
+    op_type: str = dataclasses.field(metadata={"key": "op"})
+    domain: str = ""
     since: int
     """First opset version of ``domain`` for which the spelling holds."""
-    until: int | None
+    until: int | None = None
     """Last opset version, inclusive; None: no upper bound."""
     when: Mapping[str, str]
     """Attributes that must have a value."""
     attributes: Mapping[str, str]
     """Attribute of the node -> parameter of the activation."""
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
     """Parameters given as the inputs 1, 2, ... of the node."""
     defaults: Mapping[str, float]
     """Value of every parameter that the node leaves out."""
-    has_bias: bool
+    has_bias: bool = dataclasses.field(default=False, metadata={"key": "bias"})
     """Input 1 is a bias that is added before the activation."""
-    is_part: bool
+    is_part: bool = dataclasses.field(default=False, metadata={"key": "part"})
     """Formulas are written with it: it begins no chain, and ends one only where nothing computes further."""
 
 
@@ -44,9 +44,9 @@ class ActivationBody:
 
     nodes: str
     """A Python expression: a call is an ONNX node, an arithmetic operator one of its own, a number a constant."""
-    since: int
+    since: int = 1
     """First opset version of ONNX for which it holds."""
-    defaults: bool
+    defaults: bool = False
     """It holds only for parameters that have their defaults."""
 
 
@@ -78,7 +78,7 @@ class Parameter:
     """The formula divides by it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
     """One row of the activation table."""
 
@@ -91,12 +91,12 @@ class Activation:
     price: Price
     lipschitz: str
     """Bound of the derivative: an expression over the parameters (and ``slope``), or over ``x`` where there is none."""
-    has_slope: bool
+    has_slope: bool = dataclasses.field(default=False, metadata={"key": "slope"})
     spellings: tuple[ActivationSpelling, ...]
     bodies: tuple[ActivationBody, ...]
     """The first that holds is written; none: the spelling that the opset has."""
     directml: DirectMlActivation | None
-    since: int
+    since: int = 1
     """The version of the specification that it came with."""
     composed: bool
     """DirectML has it by way of other operators only; False without ``directml``: not at all."""
@@ -119,41 +119,22 @@ def _parameters(row: Row) -> Mapping[str, Parameter]:
     return MappingProxyType(found)
 
 
-def _spelling(row: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> ActivationSpelling:
+def _spelling(row: dict[str, Any], parameters: Mapping[str, Parameter]) -> ActivationSpelling:
     defaults = {name: each.default for name, each in parameters.items()}
-    return ActivationSpelling(
-        op_type=row["op"],
-        domain=row.get("domain", ""),
-        since=row["since"],
-        until=row.get("until"),
-        when=MappingProxyType(row.get("when", {})),
-        attributes=MappingProxyType(row.get("attributes", {})),
-        inputs=tuple(row.get("inputs", ())),
-        defaults=MappingProxyType(defaults | {k: float(v) for k, v in row.get("defaults", {}).items()}),
-        has_bias=row.get("bias", False),
-        is_part=row.get("part", False),
-    )
+    defaults |= {name: float(value) for name, value in row.get("defaults", {}).items()}
+    return made(ActivationSpelling, {"when": {}, "attributes": {}} | row, defaults=MappingProxyType(defaults))
 
 
 def _activation(row: Row) -> Activation:
-    parameters = _parameters(row)
-    directml = row["directml"]
-    known = isinstance(directml, dict)
-    return Activation(
-        name=row["name"],
-        formula=row["formula"],
+    parameters, directml = _parameters(row), row["directml"]
+    return made(
+        Activation,
+        row,
         drawn=parameters,
-        kernel=row["kernel"],
         price=price_of(row["price"]),
-        lipschitz=row["lipschitz"],
-        has_slope=row.get("slope", False),
         spellings=tuple(_spelling(spelling, parameters) for spelling in row.get("onnx", ())),
-        bodies=tuple(
-            ActivationBody(body["nodes"], body.get("since", 1), body.get("defaults", False))
-            for body in row.get("body", ())
-        ),
-        directml=DirectMlActivation(**{**directml, "fields": tuple(directml["fields"])}) if known else None,
-        since=row.get("since", 1),
+        bodies=tuple(made(ActivationBody, body) for body in row.get("body", ())),
+        directml=made(DirectMlActivation, directml) if isinstance(directml, dict) else None,
         composed=directml == "composed",
     )
 

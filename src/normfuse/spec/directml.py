@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ._reading import read_table
+from ._reading import by_name, read_table
 
 __all__ = ["DIRECTML_ASSUMPTIONS", "DIRECTML_OPERATORS", "DirectMlOperator"]
 
@@ -24,22 +24,10 @@ class DirectMlOperator:
     """DirectML's feature level from which there are these."""
     types: tuple[str, ...]
     """Element types on the GPU."""
-    note: str
+    note: str = ""
 
 
-DIRECTML_OPERATORS: Mapping[str, DirectMlOperator] = MappingProxyType(
-    {
-        row["name"]: DirectMlOperator(
-            row["name"],
-            tuple(row["versions"]),
-            tuple(row["directml"]),
-            row["level"],
-            tuple(row["types"]),
-            row.get("note", ""),
-        )
-        for row in read_table("directml_operators")["operator"]
-    }
-)
+DIRECTML_OPERATORS = by_name(DirectMlOperator, read_table("directml_operators")["operator"])
 
 DIRECTML_ASSUMPTIONS: Mapping[str, float] = MappingProxyType(
     {row["doc"]: row["value"] for row in read_table("directml_operators")["assumption"]}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from types import MappingProxyType
 
-from ._reading import Row, read_table
+from ._reading import by_name, read_table
 
 __all__ = ["ELEMENT_TYPES", "ElementType", "types_stored_by"]
 
@@ -18,11 +16,11 @@ class ElementType:
     name: str
     number: int
     """In ONNX's TensorProto.DataType."""
-    bits: int
+    bits: int = 0
     """Of one element; 0: no operator of ours takes the type."""
-    kind: str
+    kind: str = "other"
     """float: no scale goes with it; integer or float8: a quantised tensor may have it; other: neither."""
-    stored: tuple[str, ...]
+    stored: tuple[str, ...] = ()
     """The steps whose argument ``type`` may name it."""
 
     @property
@@ -31,19 +29,7 @@ class ElementType:
         return self.kind != "other"
 
 
-def _element_type(row: Row) -> ElementType:
-    return ElementType(
-        name=row["name"],
-        number=row["number"],
-        bits=row.get("bits", 0),
-        kind=row.get("kind", "other"),
-        stored=tuple(row.get("stored", ())),
-    )
-
-
-ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType(
-    {row["name"]: _element_type(row) for row in read_table("element_types")["type"]}
-)
+ELEMENT_TYPES = by_name(ElementType, read_table("element_types")["type"])
 
 
 def types_stored_by(step: str) -> tuple[str, ...]:

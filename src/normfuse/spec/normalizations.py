@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ._reading import Row, read_table
+from ._reading import Row, made, read_table
 
 __all__ = ["NORMALIZATIONS", "Axes", "Normalization", "find_normalization"]
 
@@ -28,24 +28,24 @@ class Axes:
         return self.first is None and not self.default
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
     """One row: an operator in some versions of its domain."""
 
-    op_type: str
-    domain: str
+    op_type: str = dataclasses.field(metadata={"key": "op"})
+    domain: str = ""
     since: int
-    until: int | None
+    until: int | None = None
     """Last version, inclusive; None: no upper bound."""
     axes: Axes
     epsilon: float | None
     """None: the method has none."""
     epsilon_is_attribute: bool
     epsilon_on: str
-    method: str
-    use_mean: bool
-    affine_align: str
-    has_stash_type: bool
+    method: str = "standard"
+    use_mean: bool = True
+    affine_align: str = "trailing"
+    has_stash_type: bool = dataclasses.field(default=False, metadata={"key": "stash_type"})
     inputs: tuple[str, ...]
     """By position, by the names that FusedNormalization has for them."""
     outputs: tuple[str, ...]
@@ -66,21 +66,13 @@ def _axes(row: Row) -> Axes:
 def _normalization(row: Row) -> Normalization:
     epsilon = row.get("epsilon", {})
     number = epsilon.get("default", epsilon.get("fixed"))
-    return Normalization(
-        op_type=row["op"],
-        domain=row.get("domain", ""),
-        since=row["since"],
-        until=row.get("until"),
+    return made(
+        Normalization,
+        row,
         axes=_axes(Row(row.where, row["axes"])),
         epsilon=None if number is None else float(number),
         epsilon_is_attribute="default" in epsilon,
         epsilon_on=epsilon.get("on", "variance"),
-        method=row.get("method", "standard"),
-        use_mean=row.get("use_mean", True),
-        affine_align=row.get("affine_align", "trailing"),
-        has_stash_type=row.get("stash_type", False),
-        inputs=tuple(row["inputs"]),
-        outputs=tuple(row["outputs"]),
     )
 
 

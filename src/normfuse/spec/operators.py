@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ._reading import Row, read_table
+from ._reading import by_name, made, read_table
 
 __all__ = [
     "ARGUMENTS",
@@ -48,19 +48,19 @@ class Attribute:
     doc: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One step that a program may have, beside the activations."""
 
     name: str
     place: str
     """first, before, core, behind or last; beside is before and behind."""
-    has_operand: bool
-    output: str
+    has_operand: bool = dataclasses.field(default=False, metadata={"key": "operand"})
+    output: str = ""
     """What it stores of d; "": nothing."""
     arguments: tuple[str, ...]
     doc: str
-    since: int
+    since: int = 1
     """The version of the specification that it came with."""
 
     @property
@@ -71,19 +71,19 @@ class Step:
         return {"first": "x", "last": "y"}.get(self.place, self.output or "d")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """One argument of steps."""
 
     name: str
     type: str
     """tensor, int, ints, float, flag, word or type."""
-    default: int | float | str | tuple[int, ...] | None
+    default: int | float | str | tuple[int, ...] | None = None
     """None: it is a tensor."""
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
     """Those that a word can have."""
     doc: str
-    since: int
+    since: int = 1
     """The version of the specification that it came with."""
 
 
@@ -97,34 +97,6 @@ class Edge:
     doc: str
 
 
-def _names(row: Row, operators: Mapping[str, Operator]) -> tuple[str, ...]:
-    return tuple(operators) if row["operators"] == "all" else tuple(row["operators"])
-
-
-def _argument(row: Row) -> Argument:
-    default = None if row["type"] == "tensor" else row["default"]
-    return Argument(
-        name=row["name"],
-        type=row["type"],
-        default=tuple(default) if isinstance(default, list) else default,
-        values=tuple(row.get("values", ())),
-        doc=row["doc"],
-        since=row.get("since", 1),
-    )
-
-
-def _step(row: Row) -> Step:
-    return Step(
-        name=row["name"],
-        place=row["place"],
-        has_operand=row.get("operand", False),
-        output=row.get("output", ""),
-        arguments=tuple(row["arguments"]),
-        doc=row["doc"],
-        since=row.get("since", 1),
-    )
-
-
 _OPERATOR_TABLE = read_table("operators")
 
 OPERATOR_DOMAIN: str = _OPERATOR_TABLE["domain"]
@@ -136,16 +108,13 @@ TENSORS_OF_QUANTIZED: int = _OPERATOR_TABLE["tensors_of_quantized"]
 MOST_DIMENSIONS: int = _OPERATOR_TABLE["most_dimensions"]
 UNNAMED_DIMENSION: str = _OPERATOR_TABLE["unnamed_dimension"]
 
-OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {row["name"]: Operator(row["name"], row["summary"], tuple(row["outputs"])) for row in _OPERATOR_TABLE["operator"]}
-)
-ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType(
-    {row["name"]: Attribute(row["name"], row["type"], row["doc"]) for row in _OPERATOR_TABLE["attribute"]}
-)
-STEPS: Mapping[str, Step] = MappingProxyType({row["name"]: _step(row) for row in _OPERATOR_TABLE["step"]})
-ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
-    {row["name"]: _argument(row) for row in _OPERATOR_TABLE["argument"]}
-)
+OPERATORS = by_name(Operator, _OPERATOR_TABLE["operator"])
+ATTRIBUTES = by_name(Attribute, _OPERATOR_TABLE["attribute"])
+STEPS = by_name(Step, _OPERATOR_TABLE["step"])
+ARGUMENTS = by_name(Argument, _OPERATOR_TABLE["argument"])
 EDGES: Mapping[str, Edge] = MappingProxyType(
-    {row["name"]: Edge(row["name"], _names(row, OPERATORS), row["doc"]) for row in _OPERATOR_TABLE["edge"]}
+    {
+        row["name"]: made(Edge, row, operators=tuple(OPERATORS)) if row["operators"] == "all" else made(Edge, row)
+        for row in _OPERATOR_TABLE["edge"]
+    }
 )
