@@ -18,7 +18,7 @@ YES_OR_NO: Kind = ("True or False", bool)
 PROGRESS: Kind = ("a function", Callable)  # type: ignore[assignment]
 
 MOST_THREADS = 1024
-"""More than machines have: ONNX Runtime starts as many as it is told to, and takes minutes for a hundred thousand."""
+"""More than machines have: ONNX Runtime starts as many as it is asked for, and takes minutes for a hundred thousand."""
 
 
 def check_type(name: str, value: object, kind: Kind, *, optional: bool = False) -> None:

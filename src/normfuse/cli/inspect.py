@@ -98,7 +98,7 @@ def _inspect_sites(model: Path, allow_requantization_removal: bool, everything: 
     _print_fused(model.name, sites)
     for site in sites:
         if site.fused_into is None and (everything or not nothing_to_gain(site)):
-            say_of([site], f" ({site.description}) is left: {_reason(site)}", _place(site))
+            say_of([site], f" ({site.description}) is not fused: {_reason(site)}", _place(site))
     print_site_counts(sites)
     print_claims(claims)
     print_quantization(quantization)
@@ -239,7 +239,7 @@ def print_left(sites: Sequence[Site]) -> None:
     for site in sites:
         left.setdefault((site.kind, site.reason), []).append(site)
     for (kind, _), group in left.items():
-        say_of(group, f" ({kind}) left: {_reason(group[0])}", _place(group[0]))
+        say_of(group, f" ({kind}) not fused: {_reason(group[0])}", _place(group[0]))
 
 
 def print_claims(claims: Claims) -> None:

@@ -94,19 +94,19 @@ class PairNodes:
     """QuantizeLinear and DequantizeLinear nodes of which normfuse.InferenceSession makes the same, for one reason."""
 
     becomes: Annotated[str, (("enum", ("fused", "folded", "repeated", "in_integers", "claimed", "left", "not_seen")),)]
-    """"fused" by the rewriting pass, "folded" (dequantised once), "repeated" (taken out), "in_integers" (part of an
-    operator of integers), "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because that took
-    them away first."""
+    """"fused" by the rewriting pass, "folded" (dequantised once), "repeated" (redundant, and removed), "in_integers"
+    (part of a QLinear operator), "claimed" by the execution provider, "left" to ONNX Runtime, or "not_seen", because
+    that removed them first."""
     message: str
     nodes: tuple[str, ...]
 
 
 _IN_INTEGERS = (
     "in_integers",
-    "part of an operator of integers that ONNX Runtime makes first; between convolutions the execution provider runs "
-    "the elementwise ones in chains",
+    "part of a QLinear operator that ONNX Runtime makes first; between convolutions the execution provider runs the "
+    "elementwise ones in chains",
 )
-_REPEATED = ("repeated", "taken out: what they read has been rounded to the same steps, and elements have only moved")
+_REPEATED = ("repeated", "redundant: only data movement lies between them and a Q/DQ pair of the same parameters")
 
 
 def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
@@ -151,7 +151,7 @@ def _fate(name: str, site: Site | None, kept: bool, line: dict[str, Any] | None)
     if not kept:
         return "folded", "weights, dequantised once"
     if line is None:
-        return "not_seen", "ONNX Runtime takes them away, or moves them, before it asks the execution provider"
+        return "not_seen", "ONNX Runtime removes or moves them before it asks the execution provider"
     if line["claimed"]:
         return "claimed", "run by the execution provider, in a chain or alone"
     # The detail says why; what is around it names the node.

@@ -226,7 +226,7 @@ class _Setting:
     def cases(
         self, source: Source, fused: ir.Model, quantization: Quantization | None, options: dict[str, Any]
     ) -> tuple[list[_Case], _Case, SessionModel]:
-        """Return all ways, the one whose operators are told, and what a session makes of the original."""
+        """Return all ways, the one whose operators are listed, and what a session makes of the original."""
         from normfuse.graph_rewrites import RewriteOptions
 
         cases = [

@@ -184,15 +184,15 @@ class _Exact:
             off += np.abs(steps) * float(np.finfo(own.dtype).eps) / 2
             missed = np.abs(_double(own) / scale - steps)
             off += np.minimum(2 * (missed.max(axis=-1, keepdims=True, initial=0.0) if x.ndim else missed), _MOST_OFF)
-        codes: np.ndarray = np.clip(self._rounded(steps, off) + zero, *INTEGER_RANGE[code])
-        return codes if self._directions is None else codes.astype(dtype_of(code))
+        stored: np.ndarray = np.clip(self._rounded(steps, off) + zero, *INTEGER_RANGE[code])
+        return stored if self._directions is None else stored.astype(dtype_of(code))
 
     def _quantized_dynamically(self, x: Any) -> tuple[np.ndarray, ...]:
         low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
         scale = np.asarray((high - low) / 255 or 1.0)
         zero = np.clip(self._rounded(np.asarray(-low / scale), self._off), 0, 255)
-        codes = np.clip(self._rounded(x / scale, self._off) + zero, 0, 255)
-        return codes.astype(np.uint8), scale, zero.astype(np.uint8)
+        stored = np.clip(self._rounded(x / scale, self._off) + zero, 0, 255)
+        return stored.astype(np.uint8), scale, zero.astype(np.uint8)
 
     def _rounded(self, steps: np.ndarray, off: Any) -> np.ndarray:
         """Round to integers what may be off by so much, in the direction whose turn it is."""
