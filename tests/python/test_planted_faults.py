@@ -209,6 +209,19 @@ BRANCHED = Model(
     else_branch = e () => (float[N,64] d) { d = LayerNormalization(x, w, b) }> y = Tanh(n) }""",
     {"w": ONES, "b": ONES / 3, "other": ONES},
 )
+OF_A_SUM = BRANCHED._replace(  # a condition that no sample meets
+    text=BRANCHED.text.replace(", bool on", "").replace(
+        "n = If", "s = ReduceSum<keepdims = 0>(x) on = Greater(s, lot) n = If"
+    ),
+    constants=BRANCHED.constants | {"lot": F32(1e5)},
+)
+QUANTISED_BRANCH = BRANCHED._replace(
+    text=BRANCHED.text.replace(
+        "a = LayerNormalization(x, other, b)",
+        "n1 = LayerNormalization(x, other, b) q = QuantizeLinear(n1, s, z) a = DequantizeLinear(q, s, z)",
+    ),
+    constants=BRANCHED.constants | {"s": F32(0.02), "z": np.uint8(128)},
+)
 SCALED = Model(
     """g (float[N,64] x, float factor) => (float[N,64] y) {
     n = LayerNormalization<axis = -1, epsilon = 1e-6>(x, w, b) y = Mul(n, factor) }""",
@@ -316,8 +329,12 @@ ROWS: list[tuple[Model, dict[str, Any], str]] = [
     (BRANCHES, {"w": ONES * F32(1.003)}, "differ"),
     (BRANCHES._replace(optimized=False), {"w": ONES * F32(1.003)}, "differ"),
     # in the branch that no sample takes, of which a lone bool is False
-    *((BRANCHED._replace(optimized=optimized), {"other": ONES * F32(1.003)}, "differ") for optimized in (False, True)),
-    (BRANCHED._replace(optimized=True), SAME, "agree"),
+    *(
+        (model._replace(optimized=optimized), {"other": ONES * F32(1.003)}, "differ")
+        for model in (BRANCHED, OF_A_SUM)
+        for optimized in (False, True)
+    ),
+    *((model._replace(optimized=True), SAME, "agree") for model in (BRANCHED, OF_A_SUM, QUANTISED_BRANCH)),
     # a scalar among what a site reads, which is to be as faint as the rest
     (SCALED, {"epsilon = 1e-6": "epsilon = 1e-12"}, "differ"),
     # a bound that only some channels reach, in a tensor of few rows

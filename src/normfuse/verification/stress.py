@@ -59,10 +59,17 @@ class Stress:
         read = {name for site in self.sites for name in (*site.inputs, *site.original_inputs)}
         self._replaced = {name: known[name] for name in sorted(read - follows.keys())}
         self._free = {name for name in self._replaced if _is_free(theirs.get(name))}
+        # Whatever they come from, what both graphs ask decides in both.
+        self._conditions = {
+            name
+            for name, array in self._replaced.items()
+            if _is_condition(array)
+            and all((name in site.inputs) == (name in site.original_inputs) for site in self.sites)
+        }
         self._follows = follows.keys()
         self._rows = {name: rows for site in self.sites for rows in _rows(site) for name in site.inputs}
         if self.sites:
-            between = {name for site in self.sites for name in quantizer_inputs(site)} - read
+            between = {name for site in self.sites for name in quantizer_inputs(site) if name in theirs} - read
             wanted = sorted({site.value for site in self.sites} | between | follows.keys())
             part = part_model(original, wanted, self._replaced)
             self._session = open_session(part, "a part of the original", level="disable")
@@ -82,8 +89,8 @@ class Stress:
         ]
         kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
         # Last, since the other branch may not take the values that belong to this one.
-        conditions = {name for name in self._free if _is_condition(self._replaced[name])}
-        kinds += [lambda name, array: np.logical_not(array) if name in conditions else array] if conditions else []
+        if self._conditions:
+            kinds.append(lambda name, array: np.logical_not(array) if name in self._conditions else array)
         for kind in kinds if self.sites else ():
             read = {name: np.asarray(kind(name, array)) for name, array in self._replaced.items()}
             computed = run_part(self._session, read, budget)
