@@ -284,7 +284,7 @@ class _Formula:
 
     def _attribute(self, node: ast.expr, names: dict[str, Any]) -> Any:
         try:
-            return ast.literal_eval(node)
+            return np.nan if ast.unparse(node) == "nan" else ast.literal_eval(node)
         except ValueError:
             return self.value(node, names)
 
