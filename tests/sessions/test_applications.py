@@ -367,6 +367,8 @@ def test_run_finds_commands_and_says_what_it_cannot_do(path: Path) -> None:
         assert found.stdout == "1 ['-x']\n"
     code = "import os, sys; print(os.environ['NORMFUSE_LOG'], sys.argv)"
     assert run("-m", "normfuse", "run", "--log=info", "-c", code, "a", path=path).stdout == "info ['-c', 'a']\n"
+    told = run("-m", "normfuse", "run", "normfuse", "--version", path=path, PATH="")  # beside Python
+    assert told.stdout.strip().endswith(normfuse.__version__), told.stderr
     told = run("-m", "normfuse", "run", "--help", path=path)
     assert "normfuse run -m uvicorn service:app" in told.stdout
     assert told.returncode == 0

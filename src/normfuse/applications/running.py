@@ -11,6 +11,7 @@ import shutil
 import site
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 __all__ = ["main"]
@@ -84,8 +85,9 @@ def _command(arguments: list[str]) -> list[str]:
     is_folder = path.is_dir() and (path / "__main__.py").exists()
     if program in _AS_PYTHON or is_folder or (path.is_file() and not _is_command(path)):
         return [sys.executable, *arguments]
-    here = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    found = shutil.which(program, path=here)
+    # On Windows commands have a folder of their own, beside Python.
+    here = [str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
+    found = shutil.which(program, path=os.pathsep.join(here))
     if found is None:
         _fail(f"there is no file and no command {program}", _NOT_FOUND)
     return [str(found), *arguments[1:]]
@@ -93,6 +95,8 @@ def _command(arguments: list[str]) -> list[str]:
 
 def _is_command(path: Path) -> bool:
     """Whether a file says itself by what it is run."""
+    if os.name == "nt":  # where any file may be executed
+        return path.suffix.lower() in os.environ.get("PATHEXT", ".exe;.bat;.cmd").lower().split(";")
     return path.suffix not in (".py", ".pyw", ".pyz", ".zip") and os.access(path, os.X_OK) and os.sep in str(path)
 
 
