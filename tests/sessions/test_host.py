@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +16,13 @@ import normfuse.models
 from normfuse.host.messages import words_of
 from normfuse.host.versions import installed_flavours
 
-REGISTER = """
-import normfuse
-try:
-    normfuse.register()
-except normfuse.NormfuseError as error:
-    print(type(error).__name__, error)
+CALLS = """
+import normfuse, normfuse.models
+for call in (normfuse.register, normfuse.session_options, normfuse.InferenceSession):
+    try:
+        call() if call is not normfuse.InferenceSession else call(normfuse.models.chain([2, 8]))
+    except normfuse.NormfuseError as error:
+        print(type(error).__name__, error)
 """
 WITHOUT = "import sys; sys.modules['onnxruntime'] = None\n"
 
@@ -45,7 +47,7 @@ def package(tmp_path: Path) -> Path:
 def test_without_onnxruntime() -> None:
     """Rewriting needs none."""
     words = "HostVersionError onnxruntime is not installed: pip install onnxruntime, or another flavour"
-    assert words in python(WITHOUT + REGISTER).stdout
+    assert words in python(WITHOUT + CALLS).stdout
     code = WITHOUT + (
         "import normfuse, normfuse.models\n"
         "model = normfuse.models.chain([2, 8], spelling='pow_div', opset=13)\n"
@@ -57,7 +59,7 @@ def test_without_onnxruntime() -> None:
 def test_host_that_is_too_old(package: Path, tmp_path: Path) -> None:
     package.write_text("__version__ = '1.23.2'\n")
     words = f"normfuse {normfuse.__version__} needs onnxruntime 1.24 or newer, and this is onnxruntime 1.23.2"
-    assert words in python(REGISTER, tmp_path).stdout
+    assert words in python(CALLS, tmp_path).stdout
     onnx.save(normfuse.models.chain([2, 8]), tmp_path / "model.onnx")
     done = command("bench", str(tmp_path / "model.onnx"), path=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -66,16 +68,23 @@ def test_host_that_is_too_old(package: Path, tmp_path: Path) -> None:
 
 def test_half_removed_onnxruntime(package: Path, tmp_path: Path) -> None:
     package.touch()
-    printed = python(REGISTER, tmp_path).stdout
+    printed = python(CALLS, tmp_path).stdout
     assert "two flavours installed over each other" in printed
     assert "pip install --force-reinstall onnxruntime" in printed
     package.write_text("import no_such_module_anywhere")
-    assert "is installed but cannot be imported: No module named 'no_such" in python(REGISTER, tmp_path).stdout
+    assert "is installed but cannot be imported: No module named 'no_such" in python(CALLS, tmp_path).stdout
 
 
-def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "names '.*', which is not a file"), (b"not a library", "could not load .*libnormfuse")],
+)
+def test_a_library_that_cannot_be_loaded(tmp_path: Path, content: bytes | None, words: str) -> None:
     library, model = tmp_path / "libnormfuse.so", tmp_path / "model.onnx"
-    library.write_bytes(b"not a library")
+    if content is not None:
+        library.write_bytes(content)
+    printed = python(CALLS, NORMFUSE_LIBRARY=str(library)).stdout
+    assert len(re.findall(f"LibraryLoadError .*{words}", printed)) == 3, printed
     onnx.save(normfuse.models.chain([2, 8]), model)
     done = command("bench", str(model), NORMFUSE_LIBRARY=str(library))
     assert done.returncode == 2, done.stdout
@@ -101,7 +110,7 @@ def test_two_flavours_at_once(tmp_path: Path) -> None:
 
 def test_an_instruction_set_that_is_not_there() -> None:
     words = "OptionError The environment variable NORMFUSE_ISA is 'sse9'; this machine has: "
-    assert python(REGISTER, NORMFUSE_ISA="sse9").stdout.startswith(words)
+    assert python(CALLS, NORMFUSE_ISA="sse9").stdout.count(words) == 3
 
 
 def test_a_session_prints_nothing() -> None:

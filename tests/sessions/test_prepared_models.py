@@ -180,14 +180,18 @@ def test_a_damaged_key_is_made_again(folder: Path, path: Path, content: bytes) -
     assert len(kept(folder)) == 2  # the other one has a name that nobody asks for
 
 
-def test_another_model_of_the_same_name_size_and_time(folder: Path, path: Path) -> None:
-    run(path)
+def write_over(path: Path, data: bytes) -> None:
+    """Write into the same file: inode, size and time stay."""
     status = path.stat()
-    data = chain(2.0).SerializeToString()
     assert len(data) == status.st_size
-    with path.open("r+b") as file:  # the same file: inode, size and time stay
+    with path.open("r+b") as file:
         file.write(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_another_model_of_the_same_name_size_and_time(folder: Path, path: Path) -> None:
+    run(path)
+    write_over(path, chain(2.0).SerializeToString())
     np.testing.assert_allclose(run(path), plain(path), atol=1e-5)
 
 
@@ -245,43 +249,28 @@ def test_nothing_to_gain_is_kept_without_the_model(folder: Path, path: Path, is_
 
 
 @pytest.mark.parametrize(
-    "options", [{"fold_weights": False}, {"choose_products": False}, {"blocked_layout": False}, {"compile": 0}]
+    ("ours", "users", "count"),
+    [
+        ({"fold_weights": False}, {}, 2),
+        ({"choose_products": False}, {}, 2),
+        ({"blocked_layout": False}, {}, 2),
+        ({"compile": 0}, {}, 2),
+        ({}, {"intra_op_num_threads": 1}, 1),
+        ({}, {"graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC}, 2),
+        ({}, {"session.disable_quant_qdq": "1"}, 2),
+        ({}, {"optimization.disable_specified_optimizers": "ConstantFolding"}, 2),
+    ],
+    ids=str,
 )
 def test_options_that_change_what_is_made_have_entries_of_their_own(
-    folder: Path, path: Path, options: dict[str, object]
-) -> None:
-    run(path)
-    run(path, **options)
-    assert len(kept(folder)) == 2
-
-
-def with_level(options: onnxruntime.SessionOptions) -> None:
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-
-
-def with_entry(options: onnxruntime.SessionOptions) -> None:
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-
-
-def with_optimizer_off(options: onnxruntime.SessionOptions) -> None:
-    options.add_session_config_entry("optimization.disable_specified_optimizers", "ConstantFolding")
-
-
-def with_threads(options: onnxruntime.SessionOptions) -> None:
-    options.intra_op_num_threads = 1
-
-
-@pytest.mark.parametrize(
-    ("change", "count"), [(with_threads, 1), (with_level, 2), (with_entry, 2), (with_optimizer_off, 2)]
-)
-def test_users_options_that_change_what_is_made(
-    folder: Path, path: Path, change: Callable[[onnxruntime.SessionOptions], None], count: int
+    folder: Path, path: Path, ours: dict[str, object], users: dict[str, object], count: int
 ) -> None:
     run(path)
     for _ in range(2):
         options = onnxruntime.SessionOptions()
-        change(options)
-        np.testing.assert_allclose(run(path, sess_options=options), plain(path), atol=1e-5)
+        for name, value in users.items():
+            options.add_session_config_entry(name, value) if "." in name else setattr(options, name, value)
+        np.testing.assert_allclose(run(path, sess_options=options, **ours), plain(path), atol=1e-5)
     assert len(kept(folder)) == count
 
 
@@ -346,10 +335,7 @@ def test_external_data_stays_where_it_is(folder: Path, external: Path) -> None:
 def changed_data(external: Path) -> None:
     """Other numbers of the same size and time, large ones and those of a scalar that ONNX Runtime gets in the model."""
     weights = external.parent / "weights"
-    status, data = weights.stat(), np.fromfile(weights, np.float32)
-    with weights.open("r+b") as file:
-        file.write((data / 2).tobytes())
-    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    write_over(weights, (np.fromfile(weights, np.float32) / 2).tobytes())
 
 
 def other_link(external: Path) -> None:
@@ -609,11 +595,7 @@ def test_large_weights_stay_in_the_users_model(
 
 
 def written_over(path: Path) -> None:
-    status = path.stat()
-    with path.open("r+b") as file:  # the same file, size and time
-        file.write(wide(3.0))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert path.stat().st_size == status.st_size
+    write_over(path, wide(3.0))
 
 
 def replaced(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -285,41 +284,6 @@ def test_custom_op_target_needs_the_library(transformer: onnx.ModelProto) -> Non
     assert not result.model.functions
     assert result.report.verification is not None
     assert [run.name for run in result.report.verification.runs] == ["with normfuse"]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"), [(None, "names '.*', which is not a file"), (b"not a library", "could not load")]
-)
-def test_library_that_cannot_be_loaded(tmp_path: Path, content: bytes | None, words: str) -> None:
-    path = tmp_path / "libnormfuse.so"
-    if content is not None:
-        path.write_bytes(content)
-    code = (
-        "import normfuse, re\n"
-        "for call in (normfuse.register, normfuse.session_options):\n"
-        "    try:\n"
-        "        call()\n"
-        "    except normfuse.LibraryLoadError as error:\n"
-        f"        assert re.search({words!r}, str(error)), error\n"
-        "        print('refused')\n"
-    )
-    environment = {**os.environ, "NORMFUSE_LIBRARY": str(path), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.split() == ["refused", "refused"]
-
-
-def test_unknown_instruction_set_is_an_error() -> None:
-    code = "import normfuse; normfuse.session_options(); normfuse.InferenceSession(normfuse.models.chain([2, 8]))"
-    done = subprocess.run(
-        [sys.executable, "-c", "import normfuse.models\n" + code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NORMFUSE_ISA": "avx1024", "PATH": ""},
-    )
-    assert done.returncode == 1
-    assert "NORMFUSE_ISA" in done.stderr
-    assert "avx1024" in done.stderr.splitlines()[-1]
 
 
 def test_quantised_outputs_may_be_off_by_one_step() -> None:
