@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -11,68 +13,37 @@ from rewrite_harness import optimize
 
 from normfuse.graph_rewrites.engine.inference import infer_types
 
-QUANTIZED = "float scale, uint8 zero"
-# What computes h, which the model does not describe, and the inputs that this takes.
+# The inputs of each operator, and what computes h of them, which the model does not describe.
+ROWS = """
+QLinearSoftmax: uint8[N,3,8] x, PAIR -> h = QLinearSoftmax<axis = -1, opset = 13>(x, SZ, SZ)
+QLinearSigmoid: uint8[N,3,8] x, PAIR -> h = QLinearSigmoid(x, SZ, SZ)
+QLinearLeakyRelu: uint8[N,3,8] x, PAIR -> h = QLinearLeakyRelu(x, SZ, SZ)
+QLinearAdd: uint8[N,1,8] x, uint8[3,1] b, PAIR -> h = QLinearAdd(x, SZ, b, SZ, SZ)
+QLinearMul: uint8[N,1,8] x, uint8[3,1] b, PAIR -> h = QLinearMul(x, SZ, b, SZ, SZ)
+RotaryEmbedding: float[N,3,8] x, int64[1] p, float[4,4] c -> h = RotaryEmbedding(x, p, c, c)
+RotaryEmbedding of heads: float[N,2,3,8] x, int64[1] p, float[4,4] c -> h = RotaryEmbedding(x, p, c, c)
+GroupQueryAttention: float[N,3,32] x, float[N,3,16] b, int32[N] last, int32 total -> h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, b, b, , , last, total)
+GroupQueryAttention, packed: float[N,3,64] x, int32[N] last, int32 total -> h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, , , , , last, total)
+MultiHeadAttention: float[N,3,16] x, float[N,5,16] k, float[N,5,24] v -> h = MultiHeadAttention<num_heads = 2>(x, k, v)
+MultiHeadAttention, packed: float[N,3,2,3,8] x -> h = MultiHeadAttention<num_heads = 2>(x)
+MultiHeadAttention of heads: float[N,3,16] x, float[N,2,5,8] k, float[N,2,5,12] v -> h = MultiHeadAttention<num_heads = 2>(x, k, v)
+MatMulIntegerToFloat: uint8[N,3,8] x, uint8[8,5] q, float s -> h = MatMulIntegerToFloat(x, q, s, s)
+MatMulNBits: float[N,3,32] x, uint8[5,1,16] q, float[5] s -> h = MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, q, s)
+DynamicQuantizeMatMul: float[N,3,8] x, uint8[8,5] q, float s, uint8 z -> h = DynamicQuantizeMatMul(x, q, s, z)
+EmbedLayerNormalization: int32[N,3] x, float[9,8] w, float[8] s -> h, m = EmbedLayerNormalization(x, , w, w, , s, s)
+FusedConv: float[N,3,8,8] x, float[5,3,3,3] w -> h = FusedConv<activation = "Relu", pads = [1, 0, 1, 0], strides = [2, 1]>(x, w)
+FusedGemm: float[3,8] x, float[5,8] w -> h = FusedGemm<activation = "Relu", transB = 1>(x, w)
+FusedMatMul: float[N,3,8] x, float[8,5] w -> h = FusedMatMul(x, w)
+FusedMatMul, second transposed: float[N,3,8] x, float[5,8] w -> h = FusedMatMul<transB = 1>(x, w)
+FusedMatMul, first transposed: float[N,8,3] x, float[N,8,5] w -> h = FusedMatMul<transA = 1>(x, w)
+FusedMatMul, both transposed: float[N,8,3] x, float[N,5,8] w -> h = FusedMatMul<transA = 1, transB = 1>(x, w)
+FusedMatMul, batch: float[3,2,8] x, float[2,8,5] w -> h = FusedMatMul<transBatchA = 1>(x, w)
+"""  # noqa: E501
 PROGRAMS = {
-    "QLinearSoftmax": (
-        "h = QLinearSoftmax<axis = -1, opset = 13>(x, scale, zero, scale, zero)",
-        f"uint8[N,3,8] x, {QUANTIZED}",
-    ),
-    "QLinearSigmoid": ("h = QLinearSigmoid(x, scale, zero, scale, zero)", f"uint8[N,3,8] x, {QUANTIZED}"),
-    "QLinearLeakyRelu": ("h = QLinearLeakyRelu(x, scale, zero, scale, zero)", f"uint8[N,3,8] x, {QUANTIZED}"),
-    "QLinearAdd": (
-        "h = QLinearAdd(x, scale, zero, b, scale, zero, scale, zero)",
-        f"uint8[N,1,8] x, uint8[3,1] b, {QUANTIZED}",
-    ),
-    "QLinearMul": (
-        "h = QLinearMul(x, scale, zero, b, scale, zero, scale, zero)",
-        f"uint8[N,1,8] x, uint8[3,1] b, {QUANTIZED}",
-    ),
-    "RotaryEmbedding": ("h = RotaryEmbedding(x, p, c, c)", "float[N,3,8] x, int64[1] p, float[4,4] c"),
-    "RotaryEmbedding of heads": ("h = RotaryEmbedding(x, p, c, c)", "float[N,2,3,8] x, int64[1] p, float[4,4] c"),
-    "GroupQueryAttention": (
-        "h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, b, b, , , last, total)",
-        "float[N,3,32] x, float[N,3,16] b, int32[N] last, int32 total",
-    ),
-    "GroupQueryAttention, packed": (
-        "h, k, v = GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(x, , , , , last, total)",
-        "float[N,3,64] x, int32[N] last, int32 total",
-    ),
-    "MultiHeadAttention": (
-        "h = MultiHeadAttention<num_heads = 2>(x, k, v)",
-        "float[N,3,16] x, float[N,5,16] k, float[N,5,24] v",
-    ),
-    "MultiHeadAttention, packed": ("h = MultiHeadAttention<num_heads = 2>(x)", "float[N,3,2,3,8] x"),
-    "MultiHeadAttention of heads": (
-        "h = MultiHeadAttention<num_heads = 2>(x, k, v)",
-        "float[N,3,16] x, float[N,2,5,8] k, float[N,2,5,12] v",
-    ),
-    "MatMulIntegerToFloat": (
-        "h = MatMulIntegerToFloat(x, q, s, s)",
-        "uint8[N,3,8] x, uint8[8,5] q, float s",
-    ),
-    "MatMulNBits": (
-        "h = MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, q, s)",
-        "float[N,3,32] x, uint8[5,1,16] q, float[5] s",
-    ),
-    "DynamicQuantizeMatMul": (
-        "h = DynamicQuantizeMatMul(x, q, s, z)",
-        "float[N,3,8] x, uint8[8,5] q, float s, uint8 z",
-    ),
-    "EmbedLayerNormalization": (
-        "h, m = EmbedLayerNormalization(x, , w, w, , s, s)",
-        "int32[N,3] x, float[9,8] w, float[8] s",
-    ),
-    "FusedConv": (
-        'h = FusedConv<activation = "Relu", pads = [1, 0, 1, 0], strides = [2, 1]>(x, w)',
-        "float[N,3,8,8] x, float[5,3,3,3] w",
-    ),
-    "FusedGemm": ('h = FusedGemm<activation = "Relu", transB = 1>(x, w)', "float[3,8] x, float[5,8] w"),
-    "FusedMatMul": ("h = FusedMatMul(x, w)", "float[N,3,8] x, float[8,5] w"),
-    "FusedMatMul, second transposed": ("h = FusedMatMul<transB = 1>(x, w)", "float[N,3,8] x, float[5,8] w"),
-    "FusedMatMul, first transposed": ("h = FusedMatMul<transA = 1>(x, w)", "float[N,8,3] x, float[N,8,5] w"),
-    "FusedMatMul, both transposed": ("h = FusedMatMul<transA = 1, transB = 1>(x, w)", "float[N,8,3] x, float[N,5,8] w"),
-    "FusedMatMul, batch": ("h = FusedMatMul<transBatchA = 1>(x, w)", "float[3,2,8] x, float[2,8,5] w"),
+    name: (call, inputs)
+    for name, inputs, call in re.findall(
+        "(.*): (.*) -> (.*)", ROWS.replace("PAIR", "float scale, uint8 zero").replace("SZ", "scale, zero")
+    )
 }
 
 
