@@ -104,26 +104,3 @@ def test_attribute_that_the_call_of_a_function_gives() -> None:
     (function,) = source.functions.values()
     inferred = infer_types(source)[function.graph].get("h")
     assert inferred is None or inferred.shape is None
-
-
-NORM = """
-    m = ReduceMean<axes = [-1]>(h) d = Sub(h, m) p = Mul(d, d) v = ReduceMean<axes = [-1]>(p) e = Add(v, epsilon)
-    q = Sqrt(e) n = Div(d, q) t = Mul(n, scale) y = Add(t, bias)
-"""
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_chain_behind_an_operator_of_onnxruntime(inside: bool) -> None:
-    """Weights of four bits: LayerNormalization is found behind them, in the main graph and in a branch."""
-    body = f"h = com.microsoft.MatMulNBits<K = 32, N = 4, bits = 4, block_size = 32>(x, q4, s4) {NORM}"
-    if inside:
-        body = f"""r = If (c) <then_branch = t () => (float[2,3,4] y) {{ {body} }},
-            else_branch = e () => (float[2,3,4] z) {{ z = ConstantOfShape<value = float[1] {{0.0}}>(shape) }}>"""
-    model = onnx.parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
-        g (float[2,3,32] x, bool c, uint8[4,1,16] q4) => (float[2,3,4] {"r" if inside else "y"})
-        <float epsilon = {{1e-5}}, float[4] scale = {{1, 2, 3, 4}}, float[4] bias = {{1, 2, 3, 4}},
-         float[4] s4 = {{1, 1, 1, 1}}, int64[3] shape = {{2, 3, 4}}> {{ {body} }}
-    """)
-    _, result = optimize(model)
-    assert [site.description for site in result.sites] == ["LayerNormalization"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from corpus_reader import model_of
 from rewrite_harness import SpellingBuilder, close, fused_nodes, optimize, repeat, run
 
 from normfuse.graph_rewrites.engine import matching
@@ -93,54 +94,17 @@ def test_a_row_of_requantisations_is_not_walked_again_and_again(monkeypatch: pyt
 
 
 def test_the_report_names_what_stood_between() -> None:
-    g = SpellingBuilder(13)
-    g.output(normalized(g, g.input("x", SHAPE)), SHAPE)
-    model = g.model("m")
+    model = model_of("d = x - ReduceMean(x, axes=[-1]); d / Sqrt(ReduceMean(d ** 2, axes=[-1]) + 1e-5)")
     repeat(model, "Identity", 2)
     (site,) = optimize(model)[1].sites
     assert set(site.nodes) == {node.name for node in model.graph.node if node.op_type not in ("Constant", "Shape")}
 
 
 def test_what_is_not_fused_reads_what_it_did() -> None:
-    g = SpellingBuilder(17)
-    x = g.input("x", (2, 5, 8))
-    product = g.add("MatMul", g.add("Identity", g.add("Identity", x)), g.weight(8, 8))
-    g.output(g.add("Softmax", g.add("Identity", product)), (2, 5, 8))
-    g.output(
-        g.add("Relu", g.add("Identity", g.add("LayerNormalization", product, g.weight(8), g.weight(8)))), (2, 5, 8)
-    )
-    model = g.model("m")
+    text = "p = MatMul(Identity(Identity(x)), weight[8, 8]); output(Softmax(Identity(p))); "
+    model = model_of(text + "Relu(Identity(LayerNormalization(p, scale[8], bias[8])))")
     optimized, _ = optimize(model)
     assert len(fused_nodes(optimized)) == 1
-    before = [(node.op_type, list(node.input)) for node in model.graph.node]
-    after = [(node.op_type, list(node.input)) for node in optimized.graph.node if not node.domain]
-    assert after == before[:5]
-
-
-def test_a_repeated_value_that_is_an_output_keeps_its_name() -> None:
-    """Inside of the chain it is needed; behind the chain it repeats the result."""
-    for inside in (True, False):
-        g = SpellingBuilder(17)
-        normal = g.add("LayerNormalization", g.input("x", (2, 5, 8)), g.weight(8), g.weight(8))
-        repeated = g.add("Identity", normal if inside else g.add("Relu", normal), output="repeated")
-        g.output(g.add("Relu", repeated) if inside else g.add("Identity", repeated, output="y"), (2, 5, 8))
-        g.output("repeated", (2, 5, 8))
-        model = g.model("m")
-        optimized, result = optimize(model)
-        reasons = [site.reason for site in result.sites]
-        assert reasons == ([None, "is_graph_output"] if inside else [None])
-        assert [value.name for value in optimized.graph.output] == [value.name for value in model.graph.output]
-        given = {"x": np.random.default_rng(5).standard_normal((2, 5, 8)).astype(np.float32)}
-        wanted, got = run(model, given), run(optimized, given)
-        for name, right in wanted.items():
-            close(got[name], right.astype(np.float64), name)
-
-
-def test_a_dropout_that_trains_stays() -> None:
-    for opset, training in ((13, (np.float32(0.5), np.array(True))), (6, ())):
-        g = SpellingBuilder(opset)
-        centred = g.add("Sub", g.input("x", (2, 5, 8)), g.reduce_mean("x", [-1]))
-        g.output(g.add("Relu", g.add("Dropout", centred, *training)), (2, 5, 8))
-        model = g.model("m")
-        optimized, _ = optimize(model)
-        assert [node.op_type for node in optimized.graph.node] == [node.op_type for node in model.graph.node]
+    read = {(node.op_type, *node.input) for node in optimized.graph.node if not node.domain}
+    assert len(read) == 5
+    assert read <= {(node.op_type, *node.input) for node in model.graph.node}

@@ -21,7 +21,6 @@ from strategies import Numbers, quantizations
 
 import normfuse
 from normfuse.files.model_files import load_model
-from normfuse.graph_rewrites import Treatment
 from normfuse.inspection.claims import pair_nodes
 from normfuse.meaning import Array, dtype_code
 from normfuse.optimization.float_network import unrounded
@@ -57,8 +56,7 @@ def test_the_range_of_the_integers_without_their_rounding(dtype: np.dtype[Any], 
     low, high = ENDS[dtype]
     x = numbers.normal(shape, F32, 0, float(np.mean(p.scale)) * (high - low))
     model = harness.build_model(nodes, {"x": x}, {"y": TensorProto.FLOAT}, parameters, opset=21)
-    treatment = Treatment(remove_quantization=True, fold_weights="file")
-    after, result = optimize(model, target="standard", treatment=treatment)
+    after, result = optimize(model, target="standard", remove_quantization=True, fold_weights="file")
     done = result.quantization
     if p.block_size and p.scale.size > 1:
         assert [(pair.name, pair.reason) for pair in done.kept] == [("Q", "it has a scale for each block")]
@@ -76,7 +74,7 @@ def test_the_range_of_the_integers_without_their_rounding(dtype: np.dtype[Any], 
 
 
 def folded(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
-    changed, result = optimize(model, target="standard", treatment=Treatment(fold_weights="session"))
+    changed, result = optimize(model, target="standard", fold_weights="session")
     return changed, result.counts
 
 
@@ -124,8 +122,8 @@ def test_all_integers_come_back(kind: type[np.integer], mantissa: float, exponen
     text = f"g ({name}[N] x) => (float y) {{ d = DequantizeLinear(x, s, z) m = Identity(d) e = QuantizeLinear(m, s, z) "
     text += "w = DequantizeLinear(e, s, z) y = Neg(w) }"
     proto = parse(text, s=np.array(scale), z=zero)
-    changed, result = optimize(proto, treatment=Treatment(fold_weights="session", drop_repeated_pairs=True))
-    assert len(result.repeated) == (2 if 1e-30 < scale < 1e30 else 0)
+    changed, result = optimize(proto, fold_weights="session", drop_redundant_pairs=True)
+    assert len(result.dropped) == (2 if 1e-30 < scale < 1e30 else 0)
     before, after = results(proto, {"x": every})["y"], results(changed, {"x": every})["y"]
     assert before.tobytes() == after.tobytes()
 

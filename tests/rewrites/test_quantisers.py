@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import harness
 import numpy as np
 import onnx
 import pytest
-from corpus_reader import cases
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-from rewrite_harness import SpellingBuilder, fused_nodes, optimize, run
+from rewrite_harness import optimize, run
 
 import normfuse
 from normfuse import models
@@ -117,35 +115,6 @@ def test_a_requantised_sum_has_its_parameters_beside_it(inside: bool) -> None:
 
 
 # --- chains with options, and of types that a target's form cannot have ---------------------------------------------
-
-
-SHAPE = (2, 5, 8)
-
-
-def test_requantised_chain_is_fused_where_allowed() -> None:
-    (split,) = (case for case in cases() if case.name == "quantized/split")
-    model = split.build(SpellingBuilder(13))
-    optimized, result = optimize(model, allow_requantization_removal=True)
-    (node,) = fused_nodes(optimized)
-    assert " Requantize" not in harness.read_node(node).steps
-    assert [n.op_type for n in optimized.graph.node] == [node.op_type]
-    feeds = {"x": np.random.default_rng(0).integers(-128, 127, SHAPE, endpoint=True).astype(np.int8)}
-    name = node.output[0]
-    expected, got = (run(m, feeds, optimized=False)[name].astype(int) for m in (model, optimized))
-    # The difference is the rounding that was removed: a few steps of the intermediate scales.
-    assert np.abs(expected - got).max() <= 8
-    assert any("requantization removed" in site.message for site in result.sites)
-
-
-def test_pair_with_different_scales_is_no_rounding() -> None:
-    g = SpellingBuilder(17)
-    x = g.input("x", SHAPE)
-    y = g.add("LayerNormalization", x, g.weight(8, mean=1.0))
-    quantized = g.add("QuantizeLinear", y, np.float32(0.04), np.int8(0))
-    rescaled = g.add("DequantizeLinear", quantized, np.float32(0.05), np.int8(0))
-    g.output(g.add("Add", rescaled, g.weight(8)), SHAPE)
-    optimized, _ = optimize(g.model("m"), allow_requantization_removal=True)
-    assert [n.op_type for n in optimized.graph.node][1:] == ["DequantizeLinear", "Add"]
 
 
 TWO_BITS = """<ir_version: 13, opset_import: ["" : 25]>

@@ -21,31 +21,14 @@ from normfuse.graph_rewrites import RULES, rewrite
 from normfuse.graph_rewrites.engine.matching import ChainMatcher
 
 SHAPE = (2, 5, 8)
-LAYER_NORM = """
-    m{i} = ReduceMean <axes: ints = [-1]> ({x})
-    d{i} = Sub ({x}, m{i})
-    q{i} = Pow (d{i}, two)
-    v{i} = ReduceMean <axes: ints = [-1]> (q{i})
-    e{i} = Add (v{i}, eps)
-    s{i} = Sqrt (e{i})
-    {y} = Div (d{i}, s{i})
-"""
 
 
-def _parse(
-    body: str, signature: str = "float[2,5,8] x) => (float[2,5,8] y", functions: str = "", domains: str = ""
-) -> Any:
+def _parse(signature: str, body: str, domain: str = "own") -> onnx.ModelProto:
+    """A model with a weight g."""
+    weights = "<float[8] g = {1, 2, 1, 2, 1, 2, 1, 2}>"
     return onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 13{domains}]>
-        main ({signature})
-        <float two = {{2.0}}, float eps = {{1e-5}}>
-        {{ {body} }}
-        {functions}"""
+        f'<ir_version: 8, opset_import: ["": 17, "{domain}": 1]> main ({signature}) {weights} {{ {body} }}'
     )
-
-
-def _layer_norm(x: str, y: str, i: int = 0) -> str:
-    return LAYER_NORM.format(x=x, y=y, i=i)
 
 
 def _feeds(*names: str) -> dict[str, Any]:
@@ -118,13 +101,8 @@ def test_everything_else_stays_as_it_is() -> None:
 @pytest.mark.parametrize("target", ["portable", "custom-op", "standard"])
 def test_no_names_of_dimensions_are_made_up(target: Any) -> None:
     """Those of shape inference would let ONNX Runtime fuse in the rewritten model what it leaves in the original."""
-    model = _parse(
-        "u = Add (x, x)"
-        + _layer_norm("u", "n")
-        + "h = Relu (n) p = Transpose (h) t = Add (z, z)"
-        + _layer_norm("t", "y", 1),
-        "float[?,?,8] x, float[batch,length,8] z) => (float[?,?,?] p, float[batch,length,8] y",
-    )
+    text, dims = "output(Plain(z + z)); Transpose(Relu(Plain(x + x)))", "batch:2,length:5,8"
+    model = model_of(text, PLAIN, x=":2,:5,8", z=dims, y=":,:,:", opset=13, dynamic="")
     inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
     assert any(dim.dim_param.startswith("unk__") for value in inferred for dim in value.type.tensor_type.shape.dim)
     optimized, _ = optimize(model, target=target)
@@ -136,18 +114,16 @@ def test_no_names_of_dimensions_are_made_up(target: Any) -> None:
 
 def test_constants_keep_their_tensors_without_names() -> None:
     """The pass reads them, in the graph and in functions; a name would be a change of nodes that are not fused."""
-    model = _parse(
-        "two2 = Constant <value: tensor = float {2.0}> () z = Mul (x, two2) z2 = own.half (z) y = Relu (z2)",
-        functions="""<domain: "own", opset_import: ["" : 13]>
-        half (p) => (q) { h = Constant <value: tensor = int64[1] {0}> () u = Unsqueeze (p, h) q = Squeeze (u, h) }""",
-        domains=', "own" : 1',
-    )
+    model = model_of("own.Half(x * 3.0)", "let Half(x) = Squeeze(Unsqueeze(x, [0]), [0])")
+    two = helper.make_node("Constant", [], ["two"], value=numpy_helper.from_array(np.float32(2)))
+    model.graph.node.insert(0, two)
+    model.graph.node[1].input[1] = "two"
     for node in (*model.graph.node, *model.functions[0].node):
         for attribute in node.attribute:
             attribute.t.ClearField("name")
     optimized, _ = optimize(model)
     constants = [n for n in (*optimized.graph.node, *optimized.functions[0].node) if n.op_type == "Constant"]
-    assert [node.attribute[0].t.name for node in constants] == ["", ""]
+    assert [node.attribute[0].t.name for node in constants] == ["", "", ""]
 
 
 def test_names_of_new_constants_that_are_taken() -> None:
@@ -198,12 +174,11 @@ def test_second_run_changes_nothing(target: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("behind", ["c = Cast <to: int = 1> (n) y = QuantizeLinear (c, two)", "y = Mul (n, two)"])
+@pytest.mark.parametrize("behind", ["QuantizeLinear(Cast(n, to=FLOAT), 2.0)", "n * 2.0"])
 def test_a_deviation_that_is_used_elsewhere_has_a_shape(behind: str) -> None:
     """It is the statistic of a node that grew, or whose residual has fewer dimensions."""
-    body = "t0 = Add (x, r)" + _layer_norm("t0", "n") + "e = Exp (s0)" + behind
-    kind = "uint8" if "Quantize" in behind else "float"
-    model = _parse(body, f"float[2,5,8] x, float[5,8] r) => ({kind}[2,5,8] y, float[2,5,1] e")
+    text = "t = x + residual[5, 8]; d = t - ReduceMean(t, axes=[-1]); s = Sqrt(ReduceMean(d ** 2, axes=[-1]) + 1e-5); "
+    model = model_of(f"{text}n = d / s; output(Exp(s)); {behind}", opset=13)
     once, _ = optimize(model)
     (statistic,) = (output for output in fused_nodes(once)[0].output[2:] if output)
     (info,) = (info for info in once.graph.value_info if info.name == statistic)
@@ -252,10 +227,9 @@ def test_inlined_model_is_found_again() -> None:
 
 
 def test_equal_configurations_share_a_function_and_others_get_a_number() -> None:
-    eps = "eps2 = Constant <value_float: float = 0.001> ()"
-    second = _layer_norm("a", "b", 1)
-    third = _layer_norm("b", "y", 2).replace("eps)", "eps2)")
-    model = _parse(eps + _layer_norm("x", "a") + second + third)
+    model = model_of(
+        "Other(Plain(Plain(x)))", PLAIN + PLAIN.splitlines()[1].replace("Plain", "Other").replace("1e-5", "1e-3")
+    )
     optimized, _ = optimize(model)
     names = [node.op_type for node in fused_nodes(optimized)]
     assert names == ["FusedNormalization_LayerNormalization"] * 2 + ["FusedNormalization_LayerNormalization_2"]
@@ -263,14 +237,11 @@ def test_equal_configurations_share_a_function_and_others_get_a_number() -> None
 
 
 def test_foreign_function_of_the_same_name_is_kept() -> None:
-    model = _parse(
-        _layer_norm("x", "a") + "y = ai.normfuse.FusedNormalization_LayerNormalization (a)",
-        functions="""
-        <domain: "ai.normfuse", opset_import: ["" : 13]>
-        FusedNormalization_LayerNormalization (X) => (Y) { Y = Neg (X) }
-        """,
-        domains=', "ai.normfuse" : 1',
-    )
+    name = "FusedNormalization_LayerNormalization"
+    model = model_of(f"normfuse.{name}(Plain(x))", PLAIN, opset=13)
+    negative = [helper.make_node("Neg", ["X"], ["Y"])]
+    opsets = [helper.make_opsetid("", 13)]
+    model.functions.append(helper.make_function(harness.DOMAIN, name, ["X"], ["Y"], negative, opsets))
     # A call without attributes reads as a normalisation over no axes at all: whatever it is, its meaning must stay.
     model.graph.node[-1].attribute.append(helper.make_attribute("spec_version", 99))
     optimized, result = optimize(model)
@@ -281,10 +252,8 @@ def test_foreign_function_of_the_same_name_is_kept() -> None:
 
 
 def test_plain_node_of_a_model_without_types_keeps_its_result_type() -> None:
-    body = """n = ai.normfuse.FusedNormalization <steps = "Normalize axes=-1; Store type=float16"> (x)
-              h = Abs (n)
-              y = Cast <to = 1> (h)"""
-    model = _parse(body, domains=', "ai.normfuse" : 1')
+    text = "normfuse.FusedNormalization(x, steps='Normalize axes=-1; Store type=float16')"
+    model = model_of(f"Cast(Abs({text}), to=FLOAT)", opset=13)
     optimized, _ = optimize(model)
     (node,) = fused_nodes(optimized)
     assert harness.read_node(node).steps == "Normalize axes=-1 epsilon=1e-05; Store type=float16"
@@ -314,21 +283,23 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
 
 def test_initialiser_that_is_an_input_is_no_constant() -> None:
     """From IR version 4 on such an initialiser is a default that a caller can override."""
-    model = _parse(_layer_norm("x", "y"))
-    model.graph.input.append(helper.make_tensor_value_info("eps", TensorProto.FLOAT, []))
+    model = model_of("Plain(x)", PLAIN, opset=13)
+    two, epsilon = model.graph.initializer
+    model.graph.input.append(helper.make_tensor_value_info(epsilon.name, TensorProto.FLOAT, []))
     optimized, result = optimize(model)
     assert not fused_nodes(optimized)
     assert [site.reason for site in result.sites] == ["parameter_not_constant"]
     model.ir_version = 3
-    model.graph.input.append(helper.make_tensor_value_info("two", TensorProto.FLOAT, []))
+    model.graph.input.append(helper.make_tensor_value_info(two.name, TensorProto.FLOAT, []))
     assert fused_nodes(optimize(model)[0])
 
 
 def test_strings_and_sequences_and_unknown_domains_pass_by() -> None:
-    body = (
-        _layer_norm("x", "n") + "y = Relu (n)\n z = StringNormalizer (s)\n q = SequenceConstruct (n)\n u = made.Up (n)"
+    model = _parse(
+        "float[2,5,8] x, string[N] s) => (float[2,5,8] y, string[M] z",
+        "n = LayerNormalization(x, g) y = Relu(n) z = StringNormalizer(s) q = SequenceConstruct(n) u = made.Up(n)",
+        "made",
     )
-    model = _parse(body, "float[2,5,8] x, string[N] s) => (float[2,5,8] y, string[M] z", domains=', "made" : 7')
     optimized, _ = optimize(model)
     kept = [node for node in optimized.graph.node if not node.op_type.startswith("Fused")]
     assert [node.op_type for node in kept] == ["Relu", "StringNormalizer", "SequenceConstruct", "Up"]
@@ -341,7 +312,7 @@ def test_unknown_target_is_refused() -> None:
 
 def test_node_that_breaks_its_schema_is_named() -> None:
     """onnx.checker refuses it as well; the pass does not rely on that."""
-    model = _parse(_layer_norm("x", "n") + "y = LeakyRelu (n)")
+    model = model_of("LeakyRelu(Plain(x))", PLAIN)
     model.graph.node[-1].name = "broken"
     model.graph.node[-1].attribute.append(helper.make_attribute("alpha", "no number"))
     with pytest.raises(InvalidModelError, match="broken"):
@@ -364,11 +335,10 @@ def test_every_rule_is_documented(rule: type) -> None:
 
 
 def test_chain_in_the_body_of_a_scan() -> None:
-    inner = LAYER_NORM.format(x="part", y="n", i=1)
-    body = f"""last, y = Scan <num_scan_inputs = 1,
-        body = b (float state, float[5,8] part) => (float next, float[5,8] r)
-        {{ {inner} r = Relu (n) next = Identity (state) }}> (eps, x)"""
-    model = _parse(body)
+    body = """last, y = Scan <num_scan_inputs = 1,
+        body = b (float[8] state, float[5,8] part) => (float[8] next, float[5,8] r)
+        { n = LayerNormalization(part, g) r = Relu(n) next = Identity(state) }> (g, x)"""
+    model = _parse("float[2,5,8] x) => (float[2,5,8] y", body)
     optimized, result = optimize(model)
     assert [(site.description, site.graph.split(" of ")[0]) for site in result.sites] == [
         ("LayerNormalization -> Relu", "body")
