@@ -18,9 +18,9 @@ from normfuse.host.versions import installed_flavours
 
 CALLS = """
 import normfuse, normfuse.models
-for call in (normfuse.register, normfuse.session_options, normfuse.InferenceSession):
+for call in ("register()", "session_options()", "InferenceSession(normfuse.models.chain([2, 8]))"):
     try:
-        call() if call is not normfuse.InferenceSession else call(normfuse.models.chain([2, 8]))
+        eval(f"normfuse.{call}")
     except normfuse.NormfuseError as error:
         print(type(error).__name__, error)
 """
