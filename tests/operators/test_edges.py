@@ -240,6 +240,15 @@ def test_statistics_of_16_bit_floats_are_float32(provider: str, dtype: Any) -> N
         assert np.abs(got.astype(F32)).max() > 1.5
 
 
+@edge("16-bit floats")
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_every_16_bit_value_as_a_parameter(provider: str, dtype: Any) -> None:
+    bias = np.arange(65536, dtype=np.uint16).view(dtype)
+    bias = bias[np.isfinite(bias.astype(F32))]
+    case = activation(np.zeros(bias.size, F32), {}, bias=bias)
+    np.testing.assert_array_equal(harness.run(session_of(case, provider), case.inputs)["Y"], bias.astype(F32))
+
+
 @edge("rounding", "infinities and NaN to integers")
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])
 def test_rounding_saturation_and_odd_values_of_quantisation(provider: str, dtype: Any) -> None:

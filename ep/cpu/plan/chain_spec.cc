@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cpu/plan/clipped_pairs.h"
 #include "cpu/plan/cost_model.h"
 #include "cpu/plan/element_steps.h"
+#include "cpu/plan/pairs.h"
 #include "cpu/run/elements.h"
 
 namespace normfuse::cpu {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "cpu/kernels/kernel_list.h"
-#include "cpu/plan/clipped_pairs.h"
 #include "cpu/plan/geometry.h"
+#include "cpu/plan/pairs.h"
 
 namespace normfuse::cpu {
 namespace {

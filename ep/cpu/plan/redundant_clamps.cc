@@ -1,4 +1,4 @@
-#include "cpu/plan/redundant_clamps.h"
+#include "cpu/plan/pairs.h"
 
 #include <algorithm>
 #include <cstring>

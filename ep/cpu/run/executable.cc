@@ -10,8 +10,7 @@
 #include "cpu/plan/cost_model.h"
 #include "cpu/plan/dynamic_quantization.h"
 #include "cpu/plan/joined_affine.h"
-#include "cpu/plan/joined_pairs.h"
-#include "cpu/plan/redundant_clamps.h"
+#include "cpu/plan/pairs.h"
 #include "cpu/run/call_cache.h"
 #include "cpu/run/statistics.h"
 
@@ -73,16 +72,7 @@ Result CpuExecutable::Init() {
 }
 
 void CpuExecutable::Finish() {
-  if (kernels_->element_steps == nullptr || forced_.blocks) return;
-  JoinPairs(chain_, isa_, &compiled_.spec);
-  for (std::vector<Stage>* stages : {&compiled_.spec.before, &compiled_.spec.behind}) {
-    for (Stage& stage : *stages) {
-      const bool is_one = stage.kind == StepKind::kFakeQuantize && stage.quantization_form == kFormCount;
-      if (!is_one || IsFloat8(stage.type) || !Quantizer::Fits(stage.quantizer.scale)) continue;
-      stage.quantizer.by_product = kernels_->rounds_by_product(stage.quantizer, stage.least_code, stage.most_code);
-    }
-  }
-  DropRedundantClamps(chain_, *kernels_, &compiled_);
+  if (kernels_->element_steps != nullptr && !forced_.blocks) SimplifyPairs(chain_, isa_, &compiled_);
 }
 
 // When it is needed for the first time, whichever thread comes first.

@@ -1,4 +1,4 @@
-// Cuts that are left out (ep/cpu/plan/redundant_clamps.h) and pairs that become one (joined_pairs.h): where they are. That chains
+// Clamps that are left out and pairs that become one (ep/cpu/plan/pairs.h): where they are. That chains
 // have the same bits without them, tests/operators/test_pairs.py says.
 #include <memory>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "chain_harness.h"
 #include "check.h"
 #include "cpu/plan/code_table.h"
-#include "cpu/plan/redundant_clamps.h"
+#include "cpu/plan/pairs.h"
 
 namespace normfuse::test {
 namespace {
