@@ -48,67 +48,6 @@ def test_site_is_left_and_the_rest_is_rewritten(monkeypatch: pytest.MonkeyPatch,
     close(got, expected, "result")
 
 
-@pytest.mark.parametrize("target", ["portable", "standard"])
-@pytest.mark.parametrize(
-    ("opset", "rank", "steps", "words"),
-    [
-        (11, 3, "Celu", "opset 11 has no operator for the activation Celu"),
-        (8, 3, "Shrink", "opset 8 has no operator for the activation Shrink"),
-        (9, 3, "ThresholdedRelu", "opset 9 has no operator for the activation ThresholdedRelu"),
-        (13, None, "Mul scale align=channel", "needs a tensor of known rank"),
-    ],
-)
-def test_what_cannot_be_written_in_the_targets_form_stays_as_it_is(
-    opset: int, rank: int | None, steps: str, words: str, target: str
-) -> None:
-    """A node of a model for target custom-op, beside a chain that is fused all the same."""
-    g = SpellingBuilder(opset)
-    x = g.input("x", SHAPE)
-    shapeless = g.add("Reshape", x, g.input("shape", ["r"], "int64")) if rank is None else x
-    parameters = [g.weight(5)] if "scale" in steps else []
-    own = g.add("FusedActivation", shapeless, *parameters, domain=DOMAIN, steps=steps)
-    norm = g.add("InstanceNormalization", x, g.weight(5), g.weight(5))
-    g.output(g.add("Relu", norm), SHAPE)
-    g.output(own, [None] * 3 if rank is None else SHAPE)
-    made = g.model("m")
-    if rank is None:
-        made.graph.output[1].type.tensor_type.ClearField("shape")
-    optimized, result = optimize(made, target=target)
-    (left,) = (site for site in result.sites if site.fused_into is None)
-    assert left.reason == "no_standard_form"
-    assert words in left.message
-    (kept,) = (node for node in optimized.graph.node if node.op_type == "FusedActivation")
-    assert kept.output[0] == own
-    assert [site.kind for site in result.sites if site.fused_into is not None] == ["InstanceNormalization"]
-
-
-@pytest.mark.parametrize("shapes", [(SHAPE, None), (SHAPE, [1, *SHAPE]), (None, None)], ids=["x", "y", "nothing"])
-@pytest.mark.parametrize(
-    ("step", "name"),
-    [("Mul operand_0", "the operand of Mul"), ("PRelu slope", "slope"), ("Mul scale", "scale")],
-)
-def test_operand_with_more_dimensions_than_what_is_normalised(
-    step: str, name: str, shapes: tuple[list[int] | None, list[int] | None]
-) -> None:
-    """A body would give Y its dimensions, and the library refuses it, whatever the model says of Y."""
-    of_x, of_y = shapes
-    g = SpellingBuilder(17)
-    x = g.input("x", of_x or SHAPE)
-    parameter = g.weight(1, *SHAPE)
-    y = g.add("FusedNormalization", x, parameter, domain=DOMAIN, steps=f"Normalize axes=-1; {step}")
-    g.output(y, of_y or SHAPE)
-    model = g.model("m")
-    if of_y is None:
-        model.graph.output[0].type.tensor_type.ClearField("shape")
-    if of_x is None:
-        model.graph.input[0].type.tensor_type.ClearField("shape")
-    _, result = optimize(model)
-    (site,) = result.sites
-    assert site.reason == (None if of_x is None else "no_standard_form")
-    if of_x is not None:
-        assert f"{name} has {len(SHAPE) + 1} dimensions, but what is normalised has {len(SHAPE)}" in site.message
-
-
 @pytest.mark.parametrize(
     ("operator", "steps", "words"),
     [
