@@ -20,7 +20,7 @@ from normfuse.verification.between import run_part, showing
 from normfuse.verification.budget import Budget, OutOfTime, run_all
 from normfuse.verification.comparison import QUANTIZED_TYPES, Difference, lowest_precision, type_tolerance, usual_size
 from normfuse.verification.diff_sites import DiffSite, diff_sites, part_model
-from normfuse.verification.exact_values import ExactRange, exact_range, quantizer_inputs
+from normfuse.verification.exact_values import ExactRange, exact_range, in_float16, quantizer_inputs
 from normfuse.verification.inputs import Sample
 from normfuse.verification.memory import in_batches
 from normfuse.verification.stress import Stress
@@ -35,6 +35,8 @@ _TOLERANCES = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-9}
 # How much less exact a result may be than the original's, in its row and on average: at rounding ties chance decides.
 _ROW_FACTOR = 2.0
 _RMS_FACTOR = 1.1
+# How far off what each operator rounds to float16 may be to count: more overflowed on the way.
+_MOST_ROUNDED = 1e-2
 # What all values may be off on average, of what each may.
 _RMS_SHARE = 0.5
 # If more of the original's own values are that far off, what counts as exact is not: the reference implementation knows
@@ -209,6 +211,8 @@ class SiteComparer:
         theirs = exact.distance(reference)
         if np.mean(theirs > (_FAR * usual if floating else 1.0)) > _SHARE_FAR:
             return None
+        if (rounded := in_float16(site, self._original, known, self._budget)) is not None:
+            theirs = np.maximum(theirs, np.minimum(exact.distance(rounded), _MOST_ROUNDED * usual))
         in_row = theirs.max(axis=-1, keepdims=True, initial=0.0) if theirs.ndim else theirs
         at_most = allowed + (_ROW_FACTOR if floating else 1.0) * in_row
         on_average = max(_RMS_FACTOR * _rms(theirs), _RMS_SHARE * _rms(allowed))
