@@ -8,75 +8,48 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from normfuse._version import __version__
+from normfuse._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from normfuse.applications import install, uninstall
-    from normfuse.errors import (
-        HostVersionError,
-        InvalidModelError,
-        LibraryLoadError,
-        NormfuseError,
-        OptionError,
-        VerificationError,
-    )
-    from normfuse.graph_rewrites.engine.sites import Site
-    from normfuse.host import get_ep_name, get_ep_names, get_library_path, register, session_options
-    from normfuse.optimization.optimize import (
-        OptimizationError,
-        OptimizationReport,
-        OptimizationResult,
-        inspect,
-        optimize,
-    )
-    from normfuse.sessions.inference_session import InferenceSession
-    from normfuse.verification import VerificationReport, verify
-
-__all__ = [
-    "HostVersionError",
-    "InferenceSession",
-    "InvalidModelError",
-    "LibraryLoadError",
-    "NormfuseError",
-    "OptimizationError",
-    "OptimizationReport",
-    "OptimizationResult",
-    "OptionError",
-    "Site",
-    "VerificationError",
-    "VerificationReport",
-    "__version__",
-    "get_ep_name",
-    "get_ep_names",
-    "get_library_path",
-    "inspect",
-    "install",
-    "optimize",
-    "register",
-    "session_options",
-    "uninstall",
-    "verify",
-]
-
-_MODULES = {
-    "normfuse.host": ("get_ep_name", "get_ep_names", "get_library_path", "register", "session_options"),
-    "normfuse.errors": (
-        *("HostVersionError", "InvalidModelError", "LibraryLoadError"),
-        *("NormfuseError", "OptionError", "VerificationError"),
-    ),
-    "normfuse.graph_rewrites.engine.sites": ("Site",),
-    "normfuse.optimization.optimize": (
-        *("OptimizationError", "OptimizationReport", "OptimizationResult"),
-        *("inspect", "optimize"),
-    ),
-    "normfuse.applications": ("install", "uninstall"),
-    "normfuse.sessions.inference_session": ("InferenceSession",),
-    "normfuse.verification": ("VerificationReport", "verify"),
+# Name -> the module that has it.
+_MODULE_OF = {
+    name: f"normfuse.{module}"
+    for module, names in {
+        "applications": "install uninstall",
+        "errors": "HostVersionError InvalidModelError LibraryLoadError NormfuseError OptionError VerificationError",
+        "graph_rewrites.engine.sites": "Site",
+        "host": "get_ep_name get_ep_names get_library_path register session_options",
+        "optimization.optimize": "OptimizationError OptimizationReport OptimizationResult inspect optimize",
+        "sessions.inference_session": "InferenceSession",
+        "verification": "VerificationReport verify",
+    }.items()
+    for name in names.split()
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-
-if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+if TYPE_CHECKING:  # which takes `as` for what other code may import from here
+    from normfuse.applications import install as install
+    from normfuse.applications import uninstall as uninstall
+    from normfuse.errors import HostVersionError as HostVersionError
+    from normfuse.errors import InvalidModelError as InvalidModelError
+    from normfuse.errors import LibraryLoadError as LibraryLoadError
+    from normfuse.errors import NormfuseError as NormfuseError
+    from normfuse.errors import OptionError as OptionError
+    from normfuse.errors import VerificationError as VerificationError
+    from normfuse.graph_rewrites.engine.sites import Site as Site
+    from normfuse.host import get_ep_name as get_ep_name
+    from normfuse.host import get_ep_names as get_ep_names
+    from normfuse.host import get_library_path as get_library_path
+    from normfuse.host import register as register
+    from normfuse.host import session_options as session_options
+    from normfuse.optimization.optimize import OptimizationError as OptimizationError
+    from normfuse.optimization.optimize import OptimizationReport as OptimizationReport
+    from normfuse.optimization.optimize import OptimizationResult as OptimizationResult
+    from normfuse.optimization.optimize import inspect as inspect
+    from normfuse.optimization.optimize import optimize as optimize
+    from normfuse.sessions.inference_session import InferenceSession as InferenceSession
+    from normfuse.verification import VerificationReport as VerificationReport
+    from normfuse.verification import verify as verify
+else:  # a type checker would take any name for one that there is
+    __all__ = sorted(["__version__", *_MODULE_OF])
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:
@@ -87,4 +60,4 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that there i
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULE_OF})

@@ -3,7 +3,6 @@
 //   host ORT_LIBRARY NORMFUSE_LIBRARY MANIFEST [OPTION=VALUE...]
 // Options of the execution provider can be given; claim=all and a claim_report beside the manifest are set.
 // Links against nothing, so that the same program runs on Linux, under Wine and under qemu.
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -89,26 +88,10 @@ std::vector<Case> ReadManifest(const std::filesystem::path& path) {
   return cases;
 }
 
-double HalfToDouble(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == 0) return sign * fraction * 0x1p-24;
-  return sign * (1024 + fraction) * std::ldexp(1.0, exponent - 25);
-}
-
 double Element(const void* data, int type, size_t index) {
-  switch (type) {
-    case kFloat:
-      return static_cast<const float*>(data)[index];
-    case kUint8:
-      return static_cast<const uint8_t*>(data)[index];
-    case kInt8:
-      return static_cast<const int8_t*>(data)[index];
-    case kFloat16:
-      return HalfToDouble(static_cast<const uint16_t*>(data)[index]);
-    default:
-      throw std::runtime_error("element type " + std::to_string(type) + " is not one of the host's");
-  }
+  if (type == kFloat) return static_cast<const float*>(data)[index];
+  if (type == kInt8) return static_cast<const int8_t*>(data)[index];
+  throw std::runtime_error("element type " + std::to_string(type) + " is not one of the host's");
 }
 
 // How many elements lie outside their bounds.

@@ -11,7 +11,7 @@
 namespace host {
 
 inline constexpr const char* kEpName = "NormFuseExecutionProvider";
-inline constexpr int kFloat = 1, kUint8 = 2, kInt8 = 3, kFloat16 = 10;
+inline constexpr int kFloat = 1, kInt8 = 3;
 
 // A loaded ONNX Runtime with one environment.
 class Runtime {
