@@ -29,6 +29,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
+def by_reason(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    names: dict[str, list[str]] = {}
+    for name, why in rows:
+        names.setdefault(why, []).append(name)
+    return [("; ".join(alike), why) for why, alike in names.items()]
+
+
 def page() -> str:
     """The page as Markdown."""
     passed = Counter(case.op_type for case in PLAIN if ours(case))
@@ -55,10 +62,10 @@ def page() -> str:
                 "the provider and without; *found* counts those that the rewriting pass fuses back into one operator.",
                 table(["operator", "cases", "ran", "expanded", "found"], rows),
                 "## What does not run here",
-                table(["case", "why"], left),
+                table(["case", "why"], by_reason(left)),
                 "## Expanded cases that are not found",
                 "They run as they are, and give the right results.",
-                table(["body", "why"], bodies),
+                table(["body", "why"], by_reason(bodies)),
                 "The tests are in `tests/conformance`.",
             ]
         )
