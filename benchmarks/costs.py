@@ -8,8 +8,6 @@ one. With names of activations or other rows, only these are measured.
 The figures, rounded, stand in ep/spec/activations.toml and prices.toml.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

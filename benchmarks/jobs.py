@@ -1,7 +1,5 @@
 """What benchmarks/run.py measures: each job a small model, its inputs, and the operator that says what is right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What the benchmarks share: tables, child processes, and rows of whole models, kept and checked against a floor."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -12,8 +12,6 @@ Fails where normfuse takes more than ONNX Runtime alone, plus 2 %, plus 4 MiB, b
 ``model=``. Linux only: the figures are those of /proc.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics

@@ -13,8 +13,6 @@ the rewritten model, and the bound that Amdahl's law sets: 1 / (1 - share).
 of it. ``--check`` fails where normfuse makes a model slower than 0.98 times ONNX Runtime's speed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -14,8 +14,6 @@ machine and not to be given away. What it does not imitate: a processor without 
 clocks.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import re

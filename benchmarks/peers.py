@@ -1,7 +1,5 @@
 """How each peer runs a job: everything is prepared first, then one call is one run with inputs and outputs bound."""
 
-from __future__ import annotations
-
 import importlib.util
 import platform
 from collections.abc import Callable

@@ -12,8 +12,6 @@ Files in the operator-oriented form (quant_format=QOperator, names that end with
 of it. ``--check`` fails where normfuse makes a model slower than 0.98 times ONNX Runtime's speed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

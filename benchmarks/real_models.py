@@ -3,8 +3,6 @@ of today's models, which PyTorch exports (`tests/export/blocks.py`), and quantis
 (`tests/real_models/quantized_zoo.py`).
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The results as Markdown and as a drawing."""
 
-from __future__ import annotations
-
 import platform
 from html import escape
 from pathlib import Path

@@ -6,8 +6,6 @@ transformer as exporters before opset 17 write them, quantised and not) and on f
 sites, seconds of processor time, and microseconds a node, which stay the same where the time is linear.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Iterator

@@ -14,8 +14,6 @@ With ``--repeat`` all of that is done N times, and each job is reported by the r
 Writes results.json, results.md and results.svg. ``--check`` fails where a figure is below benchmarks/floors.toml.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

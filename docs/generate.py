@@ -4,8 +4,6 @@ Reference pages are made from the tables and the rules themselves each time; fil
 too, such as CONTRIBUTING.md and the decisions, are taken in as they are, with their links turned into the site's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import inspect

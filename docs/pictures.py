@@ -3,8 +3,6 @@
 The other picture, docs/pages/speed.svg, is drawn from measurements: by ``python benchmarks/run.py --output FOLDER``.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

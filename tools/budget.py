@@ -5,8 +5,6 @@ A feature pays for its lines: what it adds is taken away elsewhere in its folder
 do not count. `--set` writes today's numbers.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

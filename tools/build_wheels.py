@@ -5,8 +5,6 @@ the extra ``wheels`` (``pip install '.[wheels]'``). The first build for a target
 which takes one to three minutes; it is cached for the next.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import shutil

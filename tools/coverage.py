@@ -7,8 +7,6 @@ branch was taken where any of them took it; ``--isas`` also lists what only one 
 took. ``--report`` prints what an earlier run has counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

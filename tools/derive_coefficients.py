@@ -6,8 +6,6 @@ the remaining ones are fitted again after each rounding, so that the later ones 
 Needs mpmath, numpy and clang-format.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The expressions of the activation table as C++."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@ check TAG   fails, with what to do, unless the tag is ``v`` and the version in s
 notes TAG   prints that section, the text of the release
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import signal

@@ -1,7 +1,5 @@
 """What a native library exports and needs, read from its headers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Small models that all kinds of host run: through the execution provider ("plugin") or the operators ("custom")."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ Started by test_version_matrix.py in an environment that holds onnxruntime and n
 the report also holds its counts.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Environments with one version of onnxruntime each, made once and kept in the test cache."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

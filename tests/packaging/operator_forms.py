@@ -1,7 +1,5 @@
 """Nodes of the domain ai.normfuse with each set of outputs, and what `optimize` makes of chains whose sum is used."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from pathlib import Path

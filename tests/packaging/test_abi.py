@@ -1,7 +1,5 @@
 """ep/abi/ort_abi.h against the measured positions, and every slot that it declares called in real hosts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Every code block of README and of the documentation runs, in order, in a folder that holds model.onnx."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a newcomer's machine may lack: each time one sentence that says what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The installed native library: what it exports, what it needs, how big it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from binaries import ENTRY_POINTS, GLIBC, LARGEST, read_elf

@@ -1,7 +1,5 @@
 """A C++ host application (host/) with the real ONNX Runtime library: on Linux, and as a Windows program under Wine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The oldest versions that pyproject.toml allows, all at once: the commands work, and what they write is accepted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 When one of the refusals here is gone, a newer onnxruntime-node can do more, and docs/pages/hosts.md has to say so.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

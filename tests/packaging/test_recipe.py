@@ -1,7 +1,5 @@
 """CONTRIBUTING's recipes for an activation and for steps are complete: they alone give what works everywhere."""
 
-from __future__ import annotations
-
 import shutil
 import site
 import subprocess

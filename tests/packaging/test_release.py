@@ -1,7 +1,5 @@
 """Version, tag and changelog agree; newer hosts are accepted, and the doctor says that they were not tested."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

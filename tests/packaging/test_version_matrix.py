@@ -1,7 +1,5 @@
 """One library file in every supported onnxruntime: the same models through the EP and through the operators."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

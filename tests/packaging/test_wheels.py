@@ -1,7 +1,5 @@
 """The wheels of all platforms, made by tools/build_wheels.py: tags, contents, library."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What runs the command normfuse in tests: see the fixture `run`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """benchmarks/: what run.py writes and refuses, and an onnxruntime without AVX-512."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

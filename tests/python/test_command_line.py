@@ -1,7 +1,5 @@
 """The command normfuse: exit codes, one sentence for each mistake, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

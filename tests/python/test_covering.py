@@ -1,7 +1,5 @@
 """The covering arrays that the tests' parameters are thinned by."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import pytest

@@ -3,8 +3,6 @@
 tests/packaging/test_version_matrix.py runs this in the oldest onnxruntime, too.
 """
 
-from __future__ import annotations
-
 import harness
 import numpy as np
 import onnx

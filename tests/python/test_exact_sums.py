@@ -1,7 +1,5 @@
 """Models are compared with exact sums of integers, also where ONNX Runtime's own saturate (x86 without VNNI)."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder of models: each for itself, and nothing half-written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

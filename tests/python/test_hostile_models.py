@@ -3,8 +3,6 @@
 NORMFUSE_FUZZ_EXAMPLES=10000 tries more damaged ones (tests/run.py --step slow: 500).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

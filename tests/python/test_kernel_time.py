@@ -1,7 +1,5 @@
 """Shares of kernel time: what of ONNX Runtime's optimised model is found to belong to chains."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

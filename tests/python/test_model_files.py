@@ -1,7 +1,5 @@
 """Reading and writing models: what is broken is refused with one sentence that names the place."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

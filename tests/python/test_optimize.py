@@ -1,7 +1,5 @@
 """normfuse.optimize and normfuse.inspect: every form of model, nothing changed that was given."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Planted faults, one a row, and what only looks like one: what verification says of each."""
 
-from __future__ import annotations
-
 import copy
 import re
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The text of attribute steps: read and written in one place, and held against the tests' own writer."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """What `inspect` and `bench` say of a quantised model: the kind, its products here, and what becomes of its pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime

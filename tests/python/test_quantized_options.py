@@ -1,7 +1,5 @@
 """What optimize and sessions do about quantised weights and activations where they are asked to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

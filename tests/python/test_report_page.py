@@ -1,7 +1,5 @@
 """The report page: complete, self-contained, and safe with any name; tests/export looks at it in a browser."""
 
-from __future__ import annotations
-
 import json
 import math
 from html.parser import HTMLParser

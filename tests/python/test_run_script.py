@@ -1,7 +1,5 @@
 """tests/run.py: which steps it runs, and what it leaves running."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """normfuse.spec against what the tables promise."""
 
-from __future__ import annotations
-
 import math
 import runpy
 import string

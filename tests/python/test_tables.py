@@ -1,7 +1,5 @@
 """tools/generate_tables.py: what is wrong with a table is said by table, row and key."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

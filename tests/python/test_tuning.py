@@ -1,7 +1,5 @@
 """Tuning: the search on a made-up machine, and what a real one stores in a model and goes by."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

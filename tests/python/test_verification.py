@@ -1,7 +1,5 @@
 """Verification finds differences, names the first of them, and is not fooled by what is no difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

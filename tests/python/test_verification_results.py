@@ -1,7 +1,5 @@
 """The three results of a verification: agree, differ, undecided; the time it takes; and that sites decide."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

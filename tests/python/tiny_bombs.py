@@ -3,8 +3,6 @@
 As a program: looks at each in turn with little memory, and prints what was found as a line of JSON.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import resource
