@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 
 from normfuse._version import __version__
 from normfuse.host.config_entries import (
@@ -197,17 +197,24 @@ class Origin:
             return
         import tempfile
 
-        descriptor, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=found.path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file, _opened(found.path) as rest, _as_file(self._model) as given:
+        with (
+            tempfile.NamedTemporaryFile(suffix=_UNFINISHED, dir=found.path.parent, delete=False) as file,
+            _opened(found.path) as rest,
+            _as_file(self._model) as given,
+        ):
+            path, opened = Path(file.name), Path(f"/proc/self/fd/{file.fileno()}")
+            try:
+                if is_nameless := opened.exists():
+                    path.unlink()  # whoever ends this process, nothing is left behind
                 rest.seek(found.start)
-                pieces = _also_to(file, chunks_of(joined(rest, given, found.needs.weights)))
+                pieces = _also_to(file.file, chunks_of(joined(rest, given, found.needs.weights)))
                 if hash_of(pieces, self._key).hex() != found.needs.whole:
                     raise OSError("the model that was given was changed in the meantime")
-            yield Path(name)
-        finally:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
+                file.flush() if is_nameless else file.close()  # Windows lets nobody else read what is written to
+                yield opened if is_nameless else path
+            finally:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def keep(self, model: bytes | Path, needs: Needs, data: Mapping[str, object]) -> None:
         """Keep what was made of the model, unless that is another one by now.
@@ -345,7 +352,7 @@ def _as_file(model: object) -> BinaryIO:
     return Path(model).open("rb") if isinstance(model, (str, os.PathLike)) else io.BytesIO(model)  # type: ignore[arg-type] # no other
 
 
-def _also_to(file: BinaryIO, pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+def _also_to(file: IO[bytes], pieces: Iterable[memoryview]) -> Iterator[memoryview]:
     for piece in pieces:
         file.write(piece)
         yield piece
