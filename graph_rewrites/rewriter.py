@@ -13,8 +13,7 @@ from normfuse.graph_rewrites.engine.passes import FoldedWeights, Pass, RemovedQu
 from normfuse.graph_rewrites.engine.sites import Site
 from normfuse.graph_rewrites.fusion import Fusion
 from normfuse.graph_rewrites.quantization.int8_products import make_unsigned
-from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
-from normfuse.graph_rewrites.quantization.qlinear_softmax import write_softmaxes
+from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers, write_softmaxes
 from normfuse.graph_rewrites.quantization.quantization_removal import remove_quantization
 from normfuse.graph_rewrites.quantization.redundant_qdq import drop_redundant_pairs
 from normfuse.graph_rewrites.quantization.shape_readers import read_shapes_of_integers

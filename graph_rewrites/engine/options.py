@@ -44,7 +44,7 @@ class RewriteOptions:
     """First take the Q/DQ pairs of activations out (`quantization_removal`)."""
     fold_weights: Folding = "never"
     """Dequantise the weights of operators that run in float, once (`weight_folding`). "session": QLinearSoftmax is
-    written as operators of ONNX, too (`qlinear_forms`)."""
+    written as operators of ONNX, too (`qlinear_operators`)."""
     products: Products = "as they are"
     """See `int8_products`."""
     drop_redundant_pairs: bool = False

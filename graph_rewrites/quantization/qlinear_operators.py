@@ -1,17 +1,67 @@
-"""QLinear operators: whether there are any, and one as operators of ONNX between pairs."""
+"""Operators in the QOperator format: one table of them, and how one is written as operators of ONNX between Q/DQ pairs.
+
+The provider makes one node of several elementwise ones, with the results of the three nodes each; ONNX Runtime makes
+its own of what the provider leaves. ONNX Runtime's QLinearSoftmax looks up each exponential and divides for each
+element: it takes ten times as long as its Softmax of floats (ep/spec/prices.toml). Its results differ from the exact
+ones by a step here and there, so that is for sessions alone: a file is compared with the original.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.names import Names
+from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 
 QUANTIZED = 3
 """Inputs that make an operand: a tensor, its scale and its zero point."""
+
+
+class Row(NamedTuple):
+    """What an operator of integers is among floats, and where its inputs stand."""
+
+    operator: str
+    operands: int = 1
+    """Tensors with scale and zero point, but for weights."""
+    first: int = 0
+    weights: int | None = None
+    bias: int | None = None
+    result: int | None = None
+    """Scale and zero point of what it writes; None: behind the operands."""
+    reads: int = 0
+    """Inputs in front of the operands that are read as they are."""
+    elementwise: bool = False
+
+
+_MICROSOFT = {
+    "QGemm": Row("Gemm", weights=3, bias=6, result=7),
+    "QLinearAdd": Row("Add", 2, elementwise=True),
+    "QLinearAveragePool": Row("AveragePool"),
+    "QLinearConcat": Row("Concat", 0, first=2, result=0),  # as many operands as there are
+    "QLinearGlobalAveragePool": Row("GlobalAveragePool"),
+    "QLinearLeakyRelu": Row("LeakyRelu", elementwise=True),
+    "QLinearMul": Row("Mul", 2, elementwise=True),
+    "QLinearSigmoid": Row("Sigmoid", elementwise=True),
+    "QLinearWhere": Row("Where", 2, first=1, reads=1),
+}
+#: By domain and name.
+QLINEAR: Mapping[tuple[str, str], Row] = {
+    ("", "QLinearConv"): Row("Conv", weights=3, bias=8, result=6),
+    ("", "QLinearMatMul"): Row("MatMul", weights=3, result=6),
+    **{("com.microsoft", name): row for name, row in _MICROSOFT.items()},
+}
+#: Of com.microsoft, by name.
+ELEMENTWISE_OF_INTEGERS = {name: row for name, row in _MICROSOFT.items() if row.elementwise}
+
+_QUANTIZING_OPSET = 10
+_SINGLE_AXIS_OPSET = 13  # of Softmax; before it, `axis` is the first of all the dimensions of a sum
+_OPSET_FROM_THE_END = 11  # from it on, an axis may be negative
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of these
 # What may read constants without being a product: grids of places, of which ONNX Runtime folds all but the
@@ -54,7 +104,7 @@ class InFloat(NamedTuple):
     """Scale and zero point of what it writes; None: these are floats."""
 
 
-def in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr]) -> InFloat:
+def _in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr]) -> InFloat:
     """Return what a node is whose inputs are its operands, each with scale and zero point, and then these of Y."""
     *operands, scale, zero_point = node.inputs
     parts = (operands[start::QUANTIZED] for start in range(QUANTIZED))
@@ -103,3 +153,88 @@ def _as_floats(value: ir.Value, like: ir.Value | None, names: Names, name: str =
     value.name = names.new(f"{producer.name or name}.result")
     value.dtype, value.shape = ir.DataType.FLOAT, None if like is None else like.shape
     return value
+
+
+# Elementwise ones, and softmax
+
+
+def write_elementwise(graph: ir.Graph, context: Context) -> int:
+    """Write the graph's elementwise operators of uint8 so; return how many."""
+    found = [node for node in graph if _is_elementwise_of_uint8(node)]
+    names = Names(graph)
+    for node in found:
+        form = _in_float(node, QLINEAR[node.domain, node.op_type].operator, list(node.attributes.values()))
+        write_in_float(node, form, names)
+    return len(found)
+
+
+def _is_elementwise_of_uint8(node: ir.Node) -> bool:
+    row = ELEMENTWISE_OF_INTEGERS.get(node.op_type)
+    if row is None or node.domain != "com.microsoft" or None in node.inputs:
+        return False
+    # What has no zero point is of an unknown type here; ONNX Runtime makes no operator of pairs of int8 on x86.
+    zero_points = (*node.inputs[2::QUANTIZED][: row.operands], *node.inputs[-1:])
+    return len(node.inputs) == QUANTIZED * row.operands + 2 and all(map(_is_uint8, zero_points))
+
+
+def _is_uint8(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and value.const_value.dtype == ir.DataType.UINT8
+
+
+def write_softmaxes(home: ir.Graph, context: Context) -> int:
+    """Write every QLinearSoftmax over one dimension of a graph and its subgraphs so; return how many."""
+    facts, opset, names = context.facts, context.opset, Names(home)
+    if opset < _QUANTIZING_OPSET:
+        return 0
+    over_any = opset >= _SINGLE_AXIS_OPSET
+    nodes = [node for graph in graphs_of(home) for node in graph if _has_parameters(node, facts)]
+    found = [node for node in nodes if _is_over_last(node, facts) or (over_any and _is_over_one(node))]
+    for node in found:
+        _write(node, facts, names, opset)
+    return len(found)
+
+
+def count_from_the_end(model: ir.Model) -> None:
+    """Say -1 where a Softmax is over the last dimension, for when ONNX Runtime has left no shapes."""
+    opset = model.graph.opset_imports.get("", 1)
+    nodes = [node for node in model.graph if node.op_type == "Softmax" and node.attributes.get_int("axis", 1) > 0]
+    if not nodes or not _OPSET_FROM_THE_END <= opset < _SINGLE_AXIS_OPSET:
+        return
+    facts = Facts(model)
+    facts.infer()
+    for node in nodes:
+        if _is_over_last(node, facts):
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
+
+
+def _has_parameters(node: ir.Node, facts: Facts) -> bool:
+    if node.op_type != "QLinearSoftmax" or node.domain != "com.microsoft" or len(node.inputs) != QUANTIZED + 2:
+        return False
+    return all(value is not None for value in node.inputs) and facts.dtype(node.inputs[2]) in _BYTES
+
+
+def _is_over_one(node: ir.Node) -> bool:
+    """True where `axis` is the one dimension of the sums: the node says of which opset its Softmax is."""
+    return node.attributes.get_int("opset", 0) >= _SINGLE_AXIS_OPSET
+
+
+def _is_over_last(node: ir.Node, facts: Facts) -> bool:
+    """True where both meanings of `axis`, the one before opset 13 and the one from it on, are the same."""
+    axis = node.attributes.get_int("axis", -1)
+    shape = facts.shape(node.inputs[0])
+    return axis == -1 or (shape is not None and len(shape) > 0 and axis == len(shape) - 1)
+
+
+def _write(node: ir.Node, facts: Facts, names: Names, opset: int) -> None:
+    x = node.inputs[0]
+    assert x is not None
+    shape = facts.shape(x)
+    axis = node.attributes.get_int("axis", -1)
+    if shape is not None and opset < _OPSET_FROM_THE_END:
+        axis %= len(shape)
+    elif shape is not None and axis == len(shape) - 1:
+        axis = -1  # the last one also where the shape is not known any more
+    softmax = write_in_float(node, _in_float(node, "Softmax", [ir.AttrInt64("axis", axis)]), names)
+    for value in (softmax.inputs[0], softmax.outputs[0]):
+        assert value is not None
+        value.shape = shape

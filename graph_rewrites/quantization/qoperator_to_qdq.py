@@ -11,7 +11,7 @@ Before opset 13, weights with a scale for each channel are dequantised by com.mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -22,7 +22,13 @@ from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
 from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import all_nodes, graphs_of
-from normfuse.graph_rewrites.quantization.qlinear_operators import QUANTIZED, InFloat, Quantized, write_in_float
+from normfuse.graph_rewrites.quantization.qlinear_operators import (
+    QLINEAR,
+    QUANTIZED,
+    InFloat,
+    Quantized,
+    write_in_float,
+)
 from normfuse.graph_rewrites.quantization.redundant_qdq import repeats_elements
 from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_unused_constant, is_held
 
@@ -39,20 +45,11 @@ _MOVES = frozenset(
     }
 )
 _POOLED_BYTES = range(12, 22)  # opsets in which each ONNX Runtime does so for MaxPool
-_REGULAR: Mapping[str, str] = {
-    "QLinearAdd": "Add",
-    "QLinearAveragePool": "AveragePool",
-    "QLinearGlobalAveragePool": "GlobalAveragePool",
-    "QLinearLeakyRelu": "LeakyRelu",
-    "QLinearMul": "Mul",
-    "QLinearSigmoid": "Sigmoid",
-}
-"""Operators of com.microsoft whose inputs are operands with scale and zero point, and then these of the result."""
 
 
 def has_operators(graph: ir.Graph) -> bool:
     """Whether a graph or its subgraphs have operators that are written as pairs."""
-    return any(_former_of(node) is not None for node in all_nodes(graph))
+    return any(node.op_identifier()[:2] in QLINEAR for node in all_nodes(graph))
 
 
 def write_pairs(home: ir.Graph, context: Context) -> int:
@@ -71,14 +68,14 @@ class _Pairs:
     """The operators of one graph and its subgraphs."""
 
     def __init__(self, home: ir.Graph, facts: Facts, opset: int) -> None:
-        self._home, self._facts, self.opset = home, facts, opset
+        self._home, self._facts, self._opset = home, facts, opset
         self._names = Names(home)
         self._made: list[ir.Value] = []  # constants for the operator that is being written
 
     def write(self) -> int:
         """Write them; return how many."""
         nodes = [node for graph in graphs_of(self._home) for node in graph]
-        written = sum(self._write(node) for node in nodes if _former_of(node) is not None)
+        written = sum(self._write(node) for node in nodes if (node.domain, node.op_type) in QLINEAR)
         if written:
             moving = [node for node in nodes if node.op_type in _MOVES and node.domain == ""]
             # What stands for numbers by what made it, and then by who reads it.
@@ -88,11 +85,9 @@ class _Pairs:
         return written
 
     def _write(self, node: ir.Node) -> bool:
-        former = _former_of(node)
-        assert former is not None
         given = [value for value in node.inputs if value is not None]
         try:
-            form = former(node, self)
+            form = self._form(node)
         except _Left:
             for value in self._made:
                 drop_unused_constant(value)
@@ -106,28 +101,50 @@ class _Pairs:
 
     # What operators read
 
-    def activation(self, node: ir.Node, at: int) -> Quantized:
+    def _form(self, node: ir.Node) -> InFloat:
+        """Return what an operator is among floats; trailing parameters of its result may be missing."""
+        row = QLINEAR[node.domain, node.op_type]
+        end = row.first + QUANTIZED * row.operands if row.operands else len(node.inputs)
+        inputs, dtype = self._activations(node, range(row.first, end, QUANTIZED))
+        if row.weights is not None:
+            is_transposed = row.operator == "Conv" or node.attributes.get_int("transB", 0) != 0
+            inputs.append(self._weights(node, row.weights, 0 if is_transposed else 1, dtype))
+            bias = None if row.bias is None else self._bias(node, row.bias, inputs)
+            inputs += [] if bias is None else [bias]
+        if row.operator == "Gemm" and (
+            node.attributes.get_float("alpha", 1.0) != 1.0 or (len(inputs) < 3 and self._opset < _OPTIONAL_C_OPSET)
+        ):
+            raise _Left
+        attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
+        if node.attributes.get_int("channels_last", 0):
+            raise _Left
+        at = end if row.result is None else row.result
+        is_float = row.operator == "Gemm" and _at(node, at) is None
+        result = None if is_float else self._parameters(node, at, dtype)
+        return InFloat(row.operator, [*node.inputs[: row.reads], *inputs], attributes, result)
+
+    def _activation(self, node: ir.Node, at: int) -> Quantized:
         """Return an operand of bytes with one scale."""
         tensor, zero_point = _at(node, at), _at(node, at + 2)
         dtype = self._facts.dtype(tensor if zero_point is None else zero_point)
-        return Quantized(tensor, *self.parameters(node, at + 1, dtype))
+        return Quantized(tensor, *self._parameters(node, at + 1, dtype))
 
-    def activations(self, node: ir.Node, *places: int) -> tuple[list[Quantized], ir.DataType]:
+    def _activations(self, node: ir.Node, places: Iterable[int]) -> tuple[list[Quantized], ir.DataType]:
         """Return operands of one type, and which it is."""
-        operands = [self.activation(node, at) for at in places]
-        types = {self.type_of(operand) for operand in operands}
+        operands = [self._activation(node, at) for at in places]
+        types = {self._type_of(operand) for operand in operands}
         if len(types) != 1:
             raise _Left
         return operands, types.pop()
 
-    def type_of(self, operand: Quantized) -> ir.DataType:
+    def _type_of(self, operand: Quantized) -> ir.DataType:
         """Return the element type of the integers."""
         dtype = self._facts.dtype(operand.zero_point)
         if dtype not in _BYTES:
             raise _Left
         return dtype
 
-    def parameters(self, node: ir.Node, at: int, dtype: ir.DataType | None) -> tuple[ir.Value, ir.Value]:
+    def _parameters(self, node: ir.Node, at: int, dtype: ir.DataType | None) -> tuple[ir.Value, ir.Value]:
         """Return one scale and a zero point of a type, as scalars; a zero point that is not there is 0."""
         scale, zero_point = self._array(node, at), self._array(node, at + 1, optional=True)
         if scale is None or scale.size != 1 or not _is_usual(scale) or dtype not in _BYTES:
@@ -138,14 +155,14 @@ class _Pairs:
             raise _Left
         return self._scalar(_at(node, at), scale), self._scalar(_at(node, at + 1), zero_point)
 
-    def weights(self, node: ir.Node, at: int, axis: int, beside: ir.DataType) -> Quantized:
+    def _weights(self, node: ir.Node, at: int, axis: int, beside: ir.DataType) -> Quantized:
         """Return an operand with one scale, or with one for each index of an axis."""
         scale, zero_point = self._array(node, at + 1), self._array(node, at + 2, optional=True)
         if scale is None or scale.size == 1:
-            operand = self.activation(node, at)
+            operand = self._activation(node, at)
         else:
             operand = self._of_axis(node, at, axis, (scale, zero_point))
-        dtype = self.type_of(operand)
+        dtype = self._type_of(operand)
         if beside == ir.DataType.INT8 and dtype != beside:
             raise _Left  # ONNX Runtime has no kernel for these
         return operand
@@ -167,12 +184,12 @@ class _Pairs:
 
     def _domain_of_axes(self) -> str:
         """Return where DequantizeLinear has an axis."""
-        if self.opset >= _OPSET_WITH_AXES:
+        if self._opset >= _OPSET_WITH_AXES:
             return ""
         self._home.opset_imports.setdefault("com.microsoft", 1)
         return "com.microsoft"
 
-    def bias(self, node: ir.Node, at: int, factors: tuple[Quantized, Quantized]) -> Quantized | None:
+    def _bias(self, node: ir.Node, at: int, factors: Sequence[Quantized]) -> Quantized | None:
         """Return int32 whose scale is the product of the scales of two factors."""
         tensor = _at(node, at)
         if tensor is None:
@@ -225,7 +242,7 @@ class _Pairs:
         if node.op_type != "Gather" and self._facts.is_constant(node.inputs[0]):
             return False  # ONNX Runtime does it once
         if node.op_type == "MaxPool":
-            return len(node.outputs) == 1 and self.opset in _POOLED_BYTES
+            return len(node.outputs) == 1 and self._opset in _POOLED_BYTES
         return node.op_type != "Resize" or repeats_elements(node)
 
     def _made_with(self, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
@@ -240,72 +257,9 @@ class _Pairs:
     def _of_pair(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
         """Return scale and zero point of a QuantizeLinear or DequantizeLinear of bytes."""
         try:
-            return self.parameters(node, 1, self._facts.dtype(_at(node, 2)))
+            return self._parameters(node, 1, self._facts.dtype(_at(node, 2)))
         except _Left:
             return None
-
-
-# --- the operators ---------------------------------------------------------------------------------------------------
-
-
-def _regular(node: ir.Node, pairs: _Pairs) -> InFloat:
-    """Operands with scale and zero point, and then these of the result, of which trailing ones may be missing."""
-    operands = max(1, (len(node.inputs) - 1) // QUANTIZED)
-    found, dtype = pairs.activations(node, *range(0, QUANTIZED * operands, QUANTIZED))
-    if node.attributes.get_int("channels_last", 0):
-        raise _Left
-    attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
-    return InFloat(_REGULAR[node.op_type], found, attributes, pairs.parameters(node, QUANTIZED * operands, dtype))
-
-
-def _conv(node: ir.Node, pairs: _Pairs) -> InFloat:
-    (x,), dtype = pairs.activations(node, 0)
-    w = pairs.weights(node, 3, 0, dtype)
-    bias = pairs.bias(node, 8, (x, w))
-    inputs = [x, w, *([] if bias is None else [bias])]
-    return InFloat("Conv", inputs, list(node.attributes.values()), pairs.parameters(node, 6, dtype))
-
-
-def _mat_mul(node: ir.Node, pairs: _Pairs) -> InFloat:
-    (a,), dtype = pairs.activations(node, 0)
-    b = pairs.weights(node, 3, 1, dtype)
-    return InFloat("MatMul", [a, b], [], pairs.parameters(node, 6, dtype))
-
-
-def _gemm(node: ir.Node, pairs: _Pairs) -> InFloat:
-    (a,), dtype = pairs.activations(node, 0)
-    b = pairs.weights(node, 3, 0 if node.attributes.get_int("transB", 0) else 1, dtype)
-    c = pairs.bias(node, 6, (a, b))
-    if node.attributes.get_float("alpha", 1.0) != 1.0 or (c is None and pairs.opset < _OPTIONAL_C_OPSET):
-        raise _Left
-    inputs = [a, b, *([] if c is None else [c])]
-    result = None if _at(node, 7) is None else pairs.parameters(node, 7, dtype)
-    return InFloat("Gemm", inputs, list(node.attributes.values()), result)
-
-
-def _concat(node: ir.Node, pairs: _Pairs) -> InFloat:
-    operands, dtype = pairs.activations(node, *range(2, len(node.inputs), QUANTIZED))
-    return InFloat("Concat", operands, list(node.attributes.values()), pairs.parameters(node, 0, dtype))
-
-
-def _where(node: ir.Node, pairs: _Pairs) -> InFloat:
-    operands, dtype = pairs.activations(node, 1, 4)
-    return InFloat("Where", [node.inputs[0], *operands], [], pairs.parameters(node, 7, dtype))
-
-
-_Former = Callable[[ir.Node, _Pairs], InFloat]
-_FORMERS: Mapping[tuple[str, str], _Former] = {
-    ("", "QLinearConv"): _conv,
-    ("", "QLinearMatMul"): _mat_mul,
-    ("com.microsoft", "QGemm"): _gemm,
-    ("com.microsoft", "QLinearConcat"): _concat,
-    ("com.microsoft", "QLinearWhere"): _where,
-    **{("com.microsoft", operator): _regular for operator in _REGULAR},
-}
-
-
-def _former_of(node: ir.Node) -> _Former | None:
-    return _FORMERS.get((node.domain, node.op_type))
 
 
 def _at(node: ir.Node, position: int) -> ir.Value | None:

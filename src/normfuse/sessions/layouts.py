@@ -23,9 +23,13 @@ from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
 from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
 from normfuse.graph_rewrites.layout.dequantize_cse import join_dequantizers
-from normfuse.graph_rewrites.quantization.qlinear_elementwise import INTEGER_OPERATORS, write_elementwise
-from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers
-from normfuse.graph_rewrites.quantization.qlinear_softmax import count_from_the_end, write_softmaxes
+from normfuse.graph_rewrites.quantization.qlinear_operators import (
+    ELEMENTWISE_OF_INTEGERS,
+    count_from_the_end,
+    has_products_of_integers,
+    write_elementwise,
+    write_softmaxes,
+)
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
 from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
@@ -139,9 +143,9 @@ def has_elementwise_of_bytes(graph: ir.Graph) -> bool:
     It pushes DequantizeLinear down, and QuantizeLinear up, past what moves elements.
     """
     dequantised: set[ir.Value | None] = set()
-    elementwise = {op_type for op_type, _ in INTEGER_OPERATORS.values()}
+    elementwise = {row.operator for row in ELEMENTWISE_OF_INTEGERS.values()}
     for node in graph:
-        if node.op_type in INTEGER_OPERATORS:
+        if node.op_type in ELEMENTWISE_OF_INTEGERS:
             return True
         if node.op_type == "DequantizeLinear" or (node.op_type in _MOVES and node.inputs[0] in dequantised):
             dequantised.update(node.outputs)
