@@ -35,24 +35,8 @@ QUANTIZATION = ("DequantizeLinear", "QuantizeLinear")
 _COPIES = ("Cast", "Identity", *QUANTIZATION)
 # What stands between a mean of squares and the root of it, and how much of it is looked through.
 _BEFORE_ROOT = (
-    *(
-        *_COPIES,
-        "Abs",
-        "Add",
-        "Clip",
-        "Div",
-        "Expand",
-        "Log",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "Reciprocal",
-        "Relu",
-        "Reshape",
-        "Squeeze",
-    ),
-    *("Sub", "Sum", "Unsqueeze", "Where"),
+    *(*_COPIES, "Abs", "Add", "Clip", "Div", "Expand", "Log", "Max", "Min", "Mul", "Neg", "Reciprocal", "Relu"),
+    *("Reshape", "Squeeze", "Sub", "Sum", "Unsqueeze", "Where"),
 )
 _MOST_BEFORE_ROOT = 9
 _REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceSumSquare")

@@ -42,15 +42,12 @@ class Replacement:
 class FusionRule:
     """Base class of all rules.
 
-    A subclass has a docstring with a Before/After sketch, and three methods:
+    A subclass has a docstring with a Before/After sketch, and two methods:
 
     * ``pattern(op, x, ...)`` writes what is looked for (see `pattern.OpBuilder`); its further parameters are variables;
-    * ``check(root, x, ...)`` is given the last node and what the match bound, and declines by raising `Declined`;
-    * ``rewrite(tape, x, ...)`` makes the new node and returns what stands for the outputs of the pattern. A check that
-      returns the new node's configuration, a `Fused`, needs no rewrite: the node's first outputs stand for them, or
-      those that ``results`` returns.
-
-    Nothing is kept in the rule between check and rewrite.
+    * ``check(root, x, ...)`` is given the last node and what the match bound. It returns the new node's configuration,
+      or declines by raising `Declined`. The node's first outputs stand for those of the pattern, or what ``results``
+      returns.
     """
 
     #: Spellings of one rule that end in different operators: a pattern has one root. ``self.spelling`` tells
@@ -61,8 +58,7 @@ class FusionRule:
     outermost_first: ClassVar[bool] = False
 
     pattern: Callable[..., Any]
-    check: Callable[..., Fused | None]
-    rewrite: Callable[..., ir.Value | Sequence[ir.Value]]
+    check: Callable[..., Fused]
 
     def __init__(self, facts: Facts, spelling: str = "", through_quantization: bool = False) -> None:
         self.name = type(self).__name__
@@ -91,15 +87,10 @@ class FusionRule:
         """Return what takes the place of a match; None, and a failed match, if the rule finds that it cannot."""
         tape = ir.tape.Tape()
         try:
-            new: ir.Value | Sequence[ir.Value]
-            if match.found is not None:
-                new = self.results(match.found.emit(tape))
-            else:
-                new = self.rewrite(tape, **match.bindings)
+            outputs = self.results(match.found.emit(tape))
         except Mismatch as mismatch:
             match.fail(mismatch.reason, *mismatch.at)
             return None
-        outputs = (new,) if isinstance(new, ir.Value) else tuple(new)
         return Replacement(match, outputs, tuple(tape.nodes), tuple(tape.initializers))
 
     def results(self, made: Sequence[ir.Value]) -> Sequence[ir.Value]:

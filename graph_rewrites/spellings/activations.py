@@ -131,17 +131,12 @@ class NodeActivation(FusionRule):
         nodes = node_of(ACTIVATION_DOMAINS, _ALSO_WRITTEN_OUT)
         return nodes(x, _allow_other_inputs=True, _outputs=["activated"])
 
-    def check(self, root: ir.Node, x: ir.Value, **_: Any) -> None:
+    def check(self, root: ir.Node, x: ir.Value, **_: Any) -> Fused:
         self.require_float(x, "FusedActivation")
-        bias = read_activation(root, self.facts, self.facts.opsets)[1]
+        activation, bias = read_activation(root, self.facts, self.facts.opsets)
         if bias is not None:
             self.facts.require_fits(bias, x, "bias")
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, activated: ir.Value) -> ir.Value:
-        node = activated.producer()
-        assert node is not None
-        activation, bias = read_activation(node, self.facts, self.facts.opsets)
         fused = Fused("FusedActivation", {"X": x})
         fused.put_affine(None, bias)
         fused.activate(activation)
-        return fused.emit(tape)[0]
+        return fused

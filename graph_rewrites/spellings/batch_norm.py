@@ -36,35 +36,35 @@ class BatchNormalizationActivation(FusionRule):
             return any_activation(op, normalized, output="activated")
         return fused_activation(op, normalized)
 
-    def check(
-        self,
-        root: ir.Node,
-        x: ir.Value,
-        scale: ir.Value,
-        bias: ir.Value,
-        mean: ir.Value,
-        variance: ir.Value,
-        normalized: ir.Value,
-        activated: ir.Value,
-    ) -> None:
+    def check(self, root: ir.Node, x: ir.Value, normalized: ir.Value, activated: ir.Value, **given: Any) -> Fused:
         node = normalized.producer()
         assert node is not None
         dtype = self.require_float(x, "FusedActivation")
         if self.facts.rank(x) is None:
             raise Declined("unknown_type_or_rank", tensor=label(x))
-        if node.attributes.get_int("training_mode", 0):
-            raise Declined("training_mode", node=label(node))
-        if node.attributes.get_int("spatial", 1) != 1:
-            raise Declined("attribute_value", attribute="spatial", node=label(node), value=0, supported="1")
-        for name, value in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance)):
-            if self.facts.constant(value) is None:
+        require_inference(node)
+        parameters = []
+        for name in ("scale", "bias", "mean", "variance"):
+            value, array = given[name], self.facts.constant(given[name])
+            if array is None:
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(value)}", node=label(node))
             if self.facts.dtype(value) != dtype:
                 raise Declined("unsupported_type", tensor=label(value), type=self.facts.dtype(value), what="this chain")
+            parameters.append(array.astype(np.float64))
         if node.graph in self.facts.function_bodies:
             raise Declined("unsupported_operator", op_type="BatchNormalization", where="inside a function")
         require_no_weights(self.facts, x, node)
-        self._activation(activated)
+        activation = self._activation(activated)
+        gamma, beta, mean, variance = parameters
+        factor = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        fused = Fused("FusedActivation", {"X": x})
+        fused.put_affine(
+            new_constant(factor.astype(dtype.numpy()), f"{normalized.name}.scale"),
+            new_constant((beta - mean * factor).astype(dtype.numpy()), f"{normalized.name}.bias"),
+            "channel",
+        )
+        fused.activate(activation)
+        return fused
 
     def _activation(self, activated: ir.Value) -> Activation:
         node = activated.producer()
@@ -79,36 +79,13 @@ class BatchNormalizationActivation(FusionRule):
             raise Declined("unsupported_operator", op_type=node.op_type, where="behind a batch normalisation")
         return activation
 
-    def rewrite(
-        self,
-        tape: ir.tape.Tape,
-        x: ir.Value,
-        scale: ir.Value,
-        bias: ir.Value,
-        mean: ir.Value,
-        variance: ir.Value,
-        normalized: ir.Value,
-        activated: ir.Value,
-    ) -> ir.Value:
-        node = normalized.producer()
-        assert node is not None
-        gamma, beta, mu, sigma2 = (self.facts.constant(value) for value in (scale, bias, mean, variance))
-        assert gamma is not None
-        assert beta is not None
-        assert mu is not None
-        assert sigma2 is not None
-        factor = gamma.astype(np.float64) / np.sqrt(
-            sigma2.astype(np.float64) + node.attributes.get_float("epsilon", 1e-5)
-        )
-        offset = beta.astype(np.float64) - mu.astype(np.float64) * factor
-        fused = Fused("FusedActivation", {"X": x})
-        fused.put_affine(
-            new_constant(factor.astype(gamma.dtype), f"{normalized.name}.scale"),
-            new_constant(offset.astype(gamma.dtype), f"{normalized.name}.bias"),
-            "channel",
-        )
-        fused.activate(self._activation(activated))
-        return fused.emit(tape)[0]
+
+def require_inference(node: ir.Node) -> None:
+    """Decline a BatchNormalization in training, or one with statistics for each place."""
+    if node.attributes.get_int("training_mode", 0):
+        raise Declined("training_mode", node=label(node))
+    if node.attributes.get_int("spatial", 1) != 1:
+        raise Declined("attribute_value", attribute="spatial", node=label(node), value=0, supported="1")
 
 
 class BatchStatisticsNormalization(FusionRule):
@@ -134,38 +111,24 @@ class BatchStatisticsNormalization(FusionRule):
         flat_variance = any_of(variance, op.Squeeze(variance, _allow_other_inputs=True))
         return op.BatchNormalization(x, scale, bias, squeezed, flat_variance, _outputs=["normalized"])
 
-    def check(
-        self,
-        root: ir.Node,
-        x: ir.Value,
-        **bindings: Any,
-    ) -> None:
+    def check(self, root: ir.Node, x: ir.Value, scale: ir.Value, bias: ir.Value, **bindings: Any) -> Fused:
         self.require_float(x)
         axes = self._axes_but_the_channels(x)
-        if root.attributes.get_int("training_mode", 0):
-            raise Declined("training_mode", node=label(root))
-        if root.attributes.get_int("spatial", 1) != 1:
-            raise Declined("attribute_value", attribute="spatial", node=label(root), value=0, supported="1")
+        require_inference(root)
         # BatchNormalization itself sees to it that both are vectors.
         of_mean = self.reduced_axes("mean", x, bindings)
         of_variance = self.reduced_axes("variance", x, bindings, keepdims=False)
         if of_mean != axes or of_variance != axes:
             detail = f"its statistics are taken over dimensions {of_mean} and {of_variance}, and not over {axes}"
             raise Declined("different_formula", node=label(root), kind="a batch normalisation", detail=detail)
+        fused = Fused("FusedNormalization", {"X": x})
+        fused.normalize(axes=axes, epsilon=root.attributes.get_float("epsilon", 1e-5))
+        if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
+            fused.put_affine(scale, bias, "channel")
+        return fused
 
     def _axes_but_the_channels(self, x: ir.Value) -> tuple[int, ...]:
         rank = self.facts.rank(x)
         if rank is None:
             raise Declined("unknown_type_or_rank", tensor=label(x))
         return canonical_axes([axis for axis in range(rank) if axis != 1], rank, x)
-
-    def rewrite(
-        self, tape: ir.tape.Tape, x: ir.Value, scale: ir.Value, bias: ir.Value, normalized: ir.Value, **_: Any
-    ) -> ir.Value:
-        node = normalized.producer()
-        assert node is not None
-        fused = Fused("FusedNormalization", {"X": x})
-        fused.normalize(axes=self._axes_but_the_channels(x), epsilon=node.attributes.get_float("epsilon", 1e-5))
-        if not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
-            fused.put_affine(scale, bias, "channel")
-        return fused.emit(tape)[0]

@@ -30,22 +30,8 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 _ROOTS = ("Add", "Div", "Log", "Max", "Mul", "Neg", "Pow", "Sub", "Sum", "Where")
 # Without one of these there is nothing but a polynomial.
 _CORES = frozenset(
-    {
-        "Clip",
-        "Cos",
-        "Erf",
-        "Exp",
-        "HardSigmoid",
-        "Log",
-        "Max",
-        "Min",
-        "Relu",
-        "Sigmoid",
-        "Sin",
-        "Softplus",
-        "Tanh",
-        "Where",
-    }
+    {"Clip", "Cos", "Erf", "Exp", "HardSigmoid", "Log", "Max", "Min", "Relu", "Sigmoid", "Sin", "Softplus", "Tanh"}
+    | {"Where"}
 )
 _MOST_NODES = 32
 _MOST_BEHIND = 24
@@ -418,13 +404,11 @@ class DecomposedActivation(FusionRule):
     def matcher(self) -> Matcher:
         return _FormulaMatcher(self.facts, self.templates, self.through_quantization)
 
-    def check(self, root: ir.Node, x: ir.Value, **_: Any) -> None:
+    def check(self, root: ir.Node, x: ir.Value, activation: Activation, **_: Any) -> Fused:
         self.require_float(x)
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, activation: Activation, **_: Any) -> ir.Value:
         fused = Fused("FusedActivation", {"X": x})
         fused.activate(activation)
-        return fused.emit(tape)[0]
+        return fused
 
 
 class DecomposedSoftplus(DecomposedActivation):

@@ -77,7 +77,7 @@ class _Decomposed(FusionRule):
     def matcher(self) -> Matcher:
         return _RowMatcher(self.facts, self.use_mean, self.through_quantization)
 
-    def check(self, root: ir.Node, x: ir.Value, found: _Found, **_: Any) -> None:
+    def check(self, root: ir.Node, x: ir.Value, found: _Found, **_: Any) -> Fused:
         self.require_float(x)
         formula, axes = found.formula, found.steps.axes
         if not formula.use_mean and _is_centred(self.facts, x):
@@ -87,18 +87,15 @@ class _Decomposed(FusionRule):
             if parameter is not None:
                 self.require_float(parameter)
                 self.facts.require_fits(parameter, x, what, self.counted_from_end(axes, x))
-
-    def rewrite(self, tape: ir.tape.Tape, x: ir.Value, found: _Found, **_: Any) -> ir.Value:
-        formula = found.formula
         fused = Fused("FusedNormalization", {"X": x})
         fused.normalize(
-            axes=found.steps.axes,
+            axes=axes,
             epsilon=formula.epsilon,
             epsilon_on=formula.epsilon_on,
             use_mean=int(formula.use_mean),
         )
         fused.put_affine(self._scale(found), formula.bias)
-        return fused.emit(tape)[0]
+        return fused
 
     def _scale(self, found: _Found) -> ir.Value | None:
         return found.formula.scale
@@ -153,8 +150,8 @@ class MultipleOfNormalization(_Decomposed):
     use_mean = None
     outermost_first = True
 
-    def check(self, root: ir.Node, x: ir.Value, found: _Found, **others: Any) -> None:
-        super().check(root, x, found, **others)
+    def check(self, root: ir.Node, x: ir.Value, found: _Found, **others: Any) -> Fused:
+        fused = super().check(root, x, found, **others)
         for parameter in (found.formula.scale, found.formula.bias):
             # One that is given at run time may be the next residual connection.
             if parameter is not None and self.facts.constant(parameter) is None:
@@ -165,6 +162,7 @@ class MultipleOfNormalization(_Decomposed):
         if not np.isclose(stored.astype(np.float64), exact, rtol=_ROUNDING, atol=0).all():
             detail = f"its scale would be too large or too small for {stored.dtype}"
             raise Declined("different_formula", node=label(root), kind="a normalisation", detail=detail)
+        return fused
 
     def _scale(self, found: _Found) -> ir.Value:
         return new_constant(self._product(found)[1], f"{found.nodes[0].outputs[0].name}.scale")

@@ -46,37 +46,26 @@ class ReshapedGroupNormalization(FusionRule):
         return op.Reshape(normalized, restoring)
 
     def check(
-        self,
-        root: ir.Node,
-        x: ir.Value,
-        grouping: ir.Value,
-        grouped: ir.Value,
-        normalized: ir.Value,
-        scale: ir.Value,
-        restoring: ir.Value,
-        dequantized: ir.Value | None = None,
-        **_: Any,
-    ) -> None:
-        self._input(x, dequantized)
-        self._groups(root, x, grouping, grouped)
-        require_restored(self.facts, root, "GroupNormalization", x, grouped, restoring)
-        node, bias = self._normalization(normalized)
+        self, root: ir.Node, x: ir.Value, scale: ir.Value, dequantized: ir.Value | None = None, **values: Any
+    ) -> Fused:
+        fused = self._input(x, dequantized)
+        groups = self._groups(root, x, values["grouping"], values["grouped"])
+        require_restored(self.facts, root, "GroupNormalization", x, values["grouped"], values["restoring"])
+        node = values["normalized"].producer()
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        fused.normalize(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
         if node.op_type == "LayerNormalization":
             is_along_rows = node.attributes.get_int("axis", -1) in (-1, 2)
             if not (is_along_rows and self.facts.all_equal(scale, 1) and bias is None):
                 detail = "its LayerNormalization is not of the groups alone"
                 raise Declined("different_formula", node=label(root), kind="GroupNormalization", detail=detail)
-            return  # ones for rows of a length that is not known are no constant
+            return fused  # ones for rows of a length that is not known are no constant
         for name, parameter in (("scale", scale), ("bias", bias)):
             if parameter is not None and not self.facts.is_constant(parameter):
                 raise Declined("parameter_not_constant", parameter=f"{name} {label(parameter)}", node=label(root))
-
-    @staticmethod
-    def _normalization(normalized: ir.Value) -> tuple[ir.Node, ir.Value | None]:
-        """Return the node of the normalisation, and its bias."""
-        node = normalized.producer()
-        assert node is not None
-        return node, node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is not None and not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
+            fused.put_affine(scale, bias, "group")
+        return fused
 
     def _input(self, x: ir.Value, dequantized: ir.Value | None) -> Fused:
         """Return a node of x, dequantised as what x was reshaped to; or decline."""
@@ -124,25 +113,6 @@ class ReshapedGroupNormalization(FusionRule):
                 detail=f"{shape[1]} channels do not make {groups} equal groups",
             )
         return groups
-
-    def rewrite(
-        self,
-        tape: ir.tape.Tape,
-        x: ir.Value,
-        grouping: ir.Value,
-        grouped: ir.Value,
-        normalized: ir.Value,
-        scale: ir.Value,
-        dequantized: ir.Value | None = None,
-        **_: Any,
-    ) -> ir.Value:
-        node, bias = self._normalization(normalized)
-        fused = self._input(x, dequantized)
-        groups = self._groups(node, x, grouping, grouped)
-        fused.normalize(num_groups=groups, epsilon=node.attributes.get_float("epsilon", 1e-5))
-        if bias is not None and not (self.facts.all_equal(scale, 1) and self.facts.all_equal(bias, 0)):
-            fused.put_affine(scale, bias, "group")
-        return fused.emit(tape)[0]
 
 
 class NodeGroupNormalization(FusionRule):
