@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import families
 import harness
 import numpy as np
+import onnx
 import onnxruntime
 import programs
 from families import Family
@@ -110,3 +112,15 @@ def node_by_node(model: harness.Model) -> onnxruntime.InferenceSession:
     options = harness.session_options("cpu")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     return harness.create_session(model, options=options)
+
+
+def operators_run(
+    model: onnx.ModelProto, options: onnxruntime.SessionOptions, feeds: Mapping[str, Array], folder: Path
+) -> Counter[str]:
+    """How often each operator ran in a session, groups of the execution provider among them."""
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    session = harness.create_session(model, options=options)
+    harness.run(session, feeds)
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
 
-import harness
 import instruction_sets
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import parser
-from onnx.numpy_helper import from_array
+from checking import operators_run, session_and_report
+from parsed_models import parse
 
 import normfuse
 
@@ -21,45 +18,36 @@ pytestmark = pytest.mark.without_vnni
 
 IN_INTEGERS = ("QLinearMatMul", "MatMulIntegerToFloat", "QLinearConv", "QGemm")
 ROWS, WIDTH = 64, 32
-NORM = "n = LayerNormalization (x, g, g)\n"
-QUANTIZED = "q = QuantizeLinear ({source}, s, z)\n d = DequantizeLinear (q, s, z)\n"
-MATMUL = "v = DequantizeLinear (w, s, zero)\n m = MatMul (d, v)\n"
-CONV = "v = DequantizeLinear (f, s, zero)\n m = Conv ({x}, v)\n"
-BEHIND = "mq = QuantizeLinear (m, s, z)\n md = DequantizeLinear (mq, s, z)\n"
+
+
+def pair(x: str, y: str) -> str:
+    return f"{y}q = QuantizeLinear ({x}, s, z) {y} = DequantizeLinear ({y}q, s, z) "
+
+
+def product(x: str, y: str) -> str:
+    return f"{y}v = DequantizeLinear (w, s, zero) {y} = MatMul ({x}, {y}v) "
+
+
+NORM = "n = LayerNormalization (x, g, g) "
+CONV = "v = DequantizeLinear (f, s, zero) m = Conv (d, v) "
+NORM_PRODUCT = f"{NORM} {pair('n', 'd')} {product('d', 'm')}"
+PRODUCT = f"{pair('x', 'd')} {product('d', 'm')} {pair('m', 'p')}"
 CHAINS = {
-    "a norm in front": NORM + QUANTIZED.format(source="n") + MATMUL + BEHIND + "y = Add (md, g)",
-    "a norm in front, float behind": NORM + QUANTIZED.format(source="n") + MATMUL + "y = Add (m, g)",
-    "a dequantisation behind": QUANTIZED.format(source="x") + MATMUL + BEHIND + "y = Identity (md)",
-    "a norm behind": QUANTIZED.format(source="x")
-    + MATMUL
-    + BEHIND
-    + "a = Add (md, x)\n y = LayerNormalization (a, g, g)",
-    "a softmax behind": QUANTIZED.format(source="x") + MATMUL + BEHIND + "y = Softmax (md)",
-    "a norm in front, read twice": NORM
-    + QUANTIZED.format(source="n")
-    + "e = DequantizeLinear (q, s, z)\n"
-    + MATMUL
-    + BEHIND
-    + "y = Add (md, e)",
-    "two products": NORM
-    + QUANTIZED.format(source="n")
-    + MATMUL
-    + BEHIND
-    + "a = Gelu (md)\n aq = QuantizeLinear (a, s, z)\n ad = DequantizeLinear (aq, s, z)\n t = MatMul (ad, v)\n"
-    + "tq = QuantizeLinear (t, s, z)\n td = DequantizeLinear (tq, s, z)\n u = Add (td, x)\n"
-    + "y = LayerNormalization (u, g, g)",
-    "a gate in front, an activation that is quantised behind": QUANTIZED.format(source="x")
-    + "h = Sigmoid (d)\n hq = QuantizeLinear (h, s, z)\n hd = DequantizeLinear (hq, s, z)\n"
-    + "e = Mul (d, hd)\n eq = QuantizeLinear (e, s, z)\n ed = DequantizeLinear (eq, s, z)\n"
-    + CONV.format(x="ed")
-    + BEHIND
-    + "a = Sigmoid (md)\n aq = QuantizeLinear (a, s, z)\n y = DequantizeLinear (aq, s, z)",
-    "a Relu behind that one chain reads twice": QUANTIZED.format(source="x")
-    + MATMUL
-    + "r = Relu (m)\n a = Add (r, g)\n aq = QuantizeLinear (a, s, z)\n ad = DequantizeLinear (aq, s, z)\n"
-    + "y = Add (ad, r)",
-    "a convolution": QUANTIZED.format(source="x") + CONV.format(x="d") + BEHIND + "y = LayerNormalization (md, g, g)",
+    "a norm in front": f"{NORM_PRODUCT} {pair('m', 'p')} y = Add (p, g)",
+    "a norm in front, float behind": f"{NORM_PRODUCT} y = Add (m, g)",
+    "a dequantisation behind": f"{PRODUCT} y = Identity (p)",
+    "a norm behind": f"{PRODUCT} a = Add (p, x) y = LayerNormalization (a, g, g)",
+    "a softmax behind": f"{PRODUCT} y = Softmax (p)",
+    "a norm in front, read twice": f"{NORM_PRODUCT} e = DequantizeLinear (dq, s, z) {pair('m', 'p')} y = Add (p, e)",
+    "two products": f"{NORM_PRODUCT} {pair('m', 'p')} a = Gelu (p) {pair('a', 'b')} {product('b', 't')} "
+    f"{pair('t', 'c')} u = Add (c, x) y = LayerNormalization (u, g, g)",
+    "a gate in front, an activation that is quantised behind": f"{pair('x', 'a')} h = Sigmoid (a) {pair('h', 'b')} "
+    f"e = Mul (a, b) {pair('e', 'd')} {CONV} {pair('m', 'p')} k = Sigmoid (p) {pair('k', 'y')}",
+    "a Relu behind that one chain reads twice": f"{pair('x', 'd')} {product('d', 'm')} r = Relu (m) a = Add (r, g) "
+    f"{pair('a', 'b')} y = Add (b, r)",
+    "a convolution": f"{pair('x', 'd')} {CONV} {pair('m', 'p')} y = LayerNormalization (p, g, g)",
 }
+FEEDS = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
 
 
 def model_of(nodes: str, dtype: type) -> onnx.ModelProto:
@@ -73,19 +61,7 @@ def model_of(nodes: str, dtype: type) -> onnx.ModelProto:
         "f": rng.integers(-127, 128, (ROWS, ROWS, 1)).astype(np.int8),
     }
     tensor = f"float[2,{ROWS},{WIDTH}]"
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g ({tensor} x) => ({tensor} y) {{ {nodes} }}')
-    model.graph.initializer.extend(from_array(array, name) for name, array in constants.items() if name in nodes)
-    return model
-
-
-def operators(model: onnx.ModelProto, options: onnxruntime.SessionOptions, folder: Path) -> Counter[str]:
-    """How often each operator runs that ONNX Runtime's CPU provider has."""
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
-    harness.run(session, {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)})
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
+    return parse(f"g ({tensor} x) => ({tensor} y) {{ {nodes} }}", 20, **constants)
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
@@ -104,10 +80,10 @@ def test_products_stay_in_integers(
             made.add_session_config_entry("session.qdqisint8allowed", int8_allowed)
         return made
 
-    expected = operators(model, options(), tmp_path)
+    expected = operators_run(model, options(), FEEDS, tmp_path)
     if rewritten:
         model = normfuse.optimize(model, verify=False).model
-    got = operators(model, normfuse.session_options(options(), model=model), tmp_path)
+    got = operators_run(model, normfuse.session_options(options(), model=model), FEEDS, tmp_path)
     for product in IN_INTEGERS:
         assert got[product] >= expected[product], f"{got} {expected}"
 
@@ -116,7 +92,7 @@ def test_a_chain_is_claimed_where_no_product_is_lost(tmp_path: Path) -> None:
     """With uint8, and where the quantised tensor is read twice: that stays int8, and the product is one of floats."""
     for chain, dtype in (("a norm in front", np.uint8), ("a norm in front, read twice", np.int8)):
         model = model_of(CHAINS[chain], dtype)
-        got = operators(model, normfuse.session_options(onnxruntime.SessionOptions()), tmp_path)
+        got = operators_run(model, normfuse.session_options(onnxruntime.SessionOptions()), FEEDS, tmp_path)
         # The plain kernels quantise more slowly than ONNX Runtime.
         assert ("LayerNormalization" in got) == (instruction_sets.IN_USE == "baseline")
 
@@ -124,13 +100,10 @@ def test_a_chain_is_claimed_where_no_product_is_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_what_is_beside_a_product_is_left_because_of_the_product(dtype: type, tmp_path: Path) -> None:
     """Not because of its size, which is too small here for any claim."""
-    report = tmp_path / "claims.jsonl"
-    model = model_of(CHAINS["a dequantisation behind"], dtype)
-    harness.create_session(model, "ep", claim="profitable", claim_report=str(report))
-    sites = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+    _, sites = session_and_report(model_of(CHAINS["a dequantisation behind"], dtype), tmp_path, claim="profitable")
     said = {node: site["message"] for site in sites for node in site["nodes"]}
     # The outer halves of the pairs are no part of the product, but of int8 half a pair would keep it in float.
-    beside = {"v", "d", "mq"} | ({"q", "y"} if dtype == np.int8 else set())
-    assert set(said) == {"v", "d", "mq", "q", "y"}
+    beside = {"mv", "d", "pq"} | ({"dq", "y"} if dtype == np.int8 else set())
+    assert set(said) == {"mv", "d", "pq", "dq", "y"}
     for node in beside:
         assert "product of int8" in said[node] or "the quantised operator" in said[node], (node, said[node])

@@ -5,9 +5,7 @@ ONNX Runtime with all fusions off says what the bits are. Chains of pairs are ca
 
 from __future__ import annotations
 
-import json
 import random
-from collections import Counter
 from pathlib import Path
 
 import harness
@@ -15,7 +13,7 @@ import instruction_sets
 import numpy as np
 import onnx
 import pytest
-from checking import node_by_node, session_and_report
+from checking import node_by_node, operators_run, session_and_report
 from exact_programs import nasty
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,7 +224,8 @@ def test_chains_beside_convolutions(activations: str, tmp_path: Path) -> None:
     """
     proto, feeds = network(activations), {"X": np.random.default_rng(6).normal(0, 1, (1, 16, 32, 32)).astype(F32)}
     session, report = session_and_report(proto, tmp_path, claim="profitable")
-    kernels = [kernels_of(proto, tmp_path / way, feeds, way) for way in ("ep", "cpu")]
+    options = (harness.session_options("ep", claim="profitable"), harness.session_options("cpu"))
+    kernels = [operators_run(proto, each, feeds, tmp_path) for each in options]
     assert kernels[0]["QLinearConv"] == kernels[1]["QLinearConv"], report
     claimed = [line["description"] for line in report if line["claimed"]]
     if activations in ("uint16", "int16") and instruction_sets.IN_USE != "baseline":
@@ -240,16 +239,6 @@ def test_chains_beside_convolutions(activations: str, tmp_path: Path) -> None:
     # ONNX Runtime's Sigmoid differs in the last bit, which may move a value across a tie.
     expected, got = harness.run(node_by_node(proto), feeds)["Y"], harness.run(session, feeds)["Y"]
     assert np.abs(got - expected).max() <= 4 * 12 / 2 ** np.iinfo(activations).bits
-
-
-def kernels_of(proto: onnx.ModelProto, profile: Path, feeds: dict[str, Array], way: str) -> Counter[str]:
-    options = harness.session_options(way, **({"claim": "profitable"} if way == "ep" else {}))
-    options.enable_profiling = True
-    options.profile_file_prefix = str(profile)
-    session = harness.create_session(proto, options=options)
-    harness.run(session, feeds)
-    events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
-    return Counter(event["args"]["op_name"] for event in events if event["name"].endswith("kernel_time"))
 
 
 # --- with a Clip of the integers between the two ---------------------------------------------------------------------
