@@ -446,6 +446,22 @@ def test_activations_of_odd_values(provider: str, name: str) -> None:
     check(activation(x, {"activation": name}, slope=slope), provider)
 
 
+@edge("activation of infinities and NaN")
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        *(("Swish", [beta]) for beta in (3e38, -3e38, 1e-40)),
+        *(("Selu", [alpha, 2.0]) for alpha in (3e38, -3e38)),
+        *(("Softplus", [steepness]) for steepness in (3e38, -3e38)),
+        *(("ParametricSoftplus", [1.0, beta]) for beta in (3e38, -3e38)),
+    ],
+)
+def test_parameters_at_the_ends_of_float32(provider: str, name: str, params: list[float]) -> None:
+    """Products and quotients of them are no floats."""
+    x = f32(0.0, 1.0, -1.0, 0.25, -0.25, 100.0, -1e-3)
+    check(activation(x, {"activation": name, "activation_params": params}), provider)
+
+
 @edge("NaN or infinity in a row")
 def test_nan_in_a_parameter_reaches_only_its_elements(provider: str) -> None:
     scale = np.ones(37, F32)
