@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from corpus_reader import cases
+from corpus_reader import case_of, model_of
 from exact_programs import Program
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def steps_of(proto: onnx.ModelProto) -> list[str]:
 
 
 def of_corpus(name: str) -> onnx.ModelProto:
-    return next(case.build(SpellingBuilder(21)) for case in cases() if case.name == f"pairs/{name}")
+    return case_of(f"pairs/{name}").build(SpellingBuilder(21))
 
 
 @given(data=st.data())
@@ -170,20 +170,10 @@ def test_verification_notices_a_step_that_is_missing(case: str, step: str) -> No
 @pytest.mark.parametrize("target", ["portable", "custom-op"])
 def test_of_a_rank_that_is_not_known(target: str) -> None:
     """ONNX Runtime would take the result of a custom operator for one number, and refuse the convolution behind it."""
-    values = {"s": np.array(0.01, F32), "z": np.array(30000, np.uint16), "w": np.full((1, 2, 1, 1), 0.5, F32)}
-    graph = helper.make_graph(
-        [
-            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantize"),
-            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantize"),
-            helper.make_node("Relu", ["d"], ["r"], "relu"),
-            helper.make_node("Conv", ["r", "w"], ["y"], "conv"),
-        ],
-        "unknown",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=harness.IR_VERSION)
+    pair = "DequantizeLinear(QuantizeLinear(x, float32(0.01), uint16(30000)), float32(0.01), uint16(30000))"
+    model = model_of(f"Conv(Relu({pair}), float32(full([1, 2, 1, 1], 0.5)))", x="1,2,3,4", opset=21)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
     x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(F32)
     (expected,) = harness.create_session(model, "cpu").run(None, {"x": x})
     written, _ = optimize(model, target=target)
