@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import families
 import harness
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from families import Family
 from onnx import numpy_helper
 from spelling import CONSTANT_FORMS as CONSTANT_FORMS
 from spelling import SpellingBuilder as SpellingBuilder
 
 from normfuse.graph_rewrites import RewriteOptions, RewriteResult, rewrite
-from normfuse.graph_rewrites.engine.fused import Fused
 from normfuse.meaning import Array, Expected, evaluate
-from normfuse.spec import read_program
 
 DOMAIN = "ai.normfuse"
-#: The families of data that each model of one chain gets besides its test's own numbers.
-DATA = ("ramp", "zeros behind", "outlier", "constant", "infinity")
 
 
 def optimize(model: onnx.ModelProto, *, progress: Any = None, **options: Any) -> tuple[onnx.ModelProto, RewriteResult]:
@@ -141,59 +135,3 @@ def error(got: Array, exact: Array) -> float:
     with np.errstate(invalid="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
-
-
-def check_on_data(
-    model: onnx.ModelProto, portable: onnx.ModelProto, feeds: Mapping[str, Array], node: onnx.NodeProto
-) -> None:
-    """Assert that both models give what the node means, and the rewritten one on other families of data, too.
-
-    On these it need not be right where the original, which may take differences of large numbers, is not.
-    """
-    name = node.output[0]
-    original, rewritten = session_of(model, optimized=False), session_of(portable)
-    for family in (None, *(Family(each) for each in DATA), Family("ramp", 1)):
-        rng = np.random.default_rng(0)
-        fed = feeds if family is None else {key: like_data(array, family, rng) for key, array in feeds.items()}
-        exact = meaning_of(node, portable, fed)["Y"].array()
-        before = harness.run(original, fed)[name]
-        if family is None:
-            close(before, exact, "original model")
-        further = 0.0 if family is None else 2 * error(before, exact)
-        close(harness.run(rewritten, fed)[name], exact, f"portable model on {family or 'what was given'}", further)
-
-
-def like_data(array: Array, family: Family, rng: np.random.Generator) -> Array:
-    """A tensor of the family; what is no data (a parameter, indices) as it is."""
-    if array.ndim < 2 or not (array.dtype.kind in "fV" or array.dtype.itemsize == 1):
-        return array
-    return families.fill(family, rng, array.shape, array.dtype)
-
-
-def check_fused(
-    model: onnx.ModelProto, feeds: Mapping[str, Array], expected: Sequence[str], **options: Any
-) -> onnx.NodeProto:
-    """Assert all that holds for a model that is one chain; return its fused node.
-
-    The fused node has the expected steps; original and portable model, on ONNX Runtime without normfuse, give what the
-    float64 oracle says the node means; the model is valid; a second run changes nothing.
-    """
-    portable, result = optimize(model, **options)
-    node = only_fused(portable)
-    written = harness.read_node(node)
-    assert [step.name for step in read_program(written.steps)] == list(expected)
-    fused = [site for site in result.sites if site.fused_into]
-    assert [site.fused_into for site in fused] == [written.op]
-    onnx.checker.check_model(portable, full_check=True)
-
-    check_on_data(model, portable, feeds, node)
-    again, _ = optimize(portable, **options)
-    assert again.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)
-    twice, _ = optimize(model, **options)
-    assert twice.SerializeToString(deterministic=True) == portable.SerializeToString(deterministic=True)
-
-    custom, _ = optimize(model, target="custom-op", **options)
-    (plain,) = fused_nodes(custom)
-    assert harness.read_node(plain) == written
-    assert Fused.read(ir.from_proto(plain)).op_type == written.op
-    return node

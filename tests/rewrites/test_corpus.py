@@ -18,8 +18,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from corpus_reader import Case, cases, feeds_of
+from corpus_reader import Case, cases, feeds_of, read
 from families import Family
+from hypothesis import given
+from hypothesis import strategies as st
 from rewrite_harness import (
     CONSTANT_FORMS,
     DOMAIN,
@@ -57,6 +59,8 @@ Way = Callable[[onnx.ModelProto], Changed]
 #: Of rows that a normalisation in float32, by any formula, gets right.
 FAMILIES = ("noise", "ramp", "ramp down", "outlier", "sorted", "pink", "smooth", "zeros in front", "zeros behind")
 FORMS = 4
+#: Of a constant.
+STEP_OF = {"Sub": "Add", "Div": "Mul"}
 #: What may stand between any two nodes of a chain: it is found as without them.
 REPEATERS = ("Identity", "Identity", "Dropout", "Cast")
 
@@ -101,6 +105,23 @@ def _forms(*, in_other_ways: bool) -> Iterator[Any]:
 
 @pytest.mark.parametrize("form", list(_forms(in_other_ways=False)))
 def test_case(form: Form, tmp_path: Path) -> None:
+    _check_case(form, tmp_path)
+
+
+@given(words=st.lists(st.sampled_from(["Mul", "Add", "Sub", "Div"]), min_size=1, max_size=6), data=st.data())
+def test_any_affine_steps(words: Sequence[str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Behind a normalisation that has its own scale and bias, on operands of any shape that fits."""
+    text, steps = "LayerNormalization(x, scale[8], bias[8])", "Normalize axes=-1 epsilon=1e-05; Mul scale; Add bias"
+    for i, word in enumerate(words):
+        shape = data.draw(st.sampled_from([(), (1,), (8,), (5, 1), (1, 8), (2, 1, 1), (2, 1, 8)]))
+        given_late = word in ("Mul", "Add") and data.draw(st.booleans())
+        operand = f"t{i}[{str(shape).strip('(,)') or ()}]" if given_late else f"float32(integers(1, 9, {list(shape)}))"
+        text, steps = f"{word}({text}, {operand})", f"{steps}; {STEP_OF.get(word, word)} operand_{i}"
+    (case,) = read(f"affine (x=2,5,8 opset=20): {text} -> [{steps}]")
+    _check_case(Form(case, data.draw(st.integers(0, 99))), tmp_path_factory.getbasetemp())
+
+
+def _check_case(form: Form, folder: Path) -> None:
     model, expected = form.build()
     expected, hosted = _and_hosted(expected)
     operators, _, left = f" {expected} ".partition(" left ")
@@ -123,7 +144,7 @@ def test_case(form: Form, tmp_path: Path) -> None:
     standard, _ = optimize(model, target="standard")
     again, _ = optimize(optimize(standard, target="standard")[0], target="standard")
     assert fused_nodes(model) or not (fused_nodes(standard) or fused_nodes(again))
-    assert not hosted or _hosted(portable, tmp_path) == hosted.strip()
+    assert not hosted or _hosted(portable, folder) == hosted.strip()
     _check_numbers(form, model, portable, custom, standard)
 
 

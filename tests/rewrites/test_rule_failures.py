@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from corpus_reader import model_of
 from rewrite_harness import DOMAIN, SpellingBuilder, close, fused_nodes, optimize, run
 
 from normfuse.graph_rewrites.chains.chains_behind import QuantizeOutput
@@ -132,3 +133,29 @@ def test_rule_that_fails_on_a_fused_node_leaves_it_fused(monkeypatch: pytest.Mon
         ("LayerNormalization", None),
         ("QuantizeLinear", "rule_failed"),
     ]
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [["LeakyRelu"], ["Relu", "Mul", "ThresholdedRelu"]],
+)
+def test_number_that_is_none_is_left(operators: list[str]) -> None:
+    """No kernel takes NaN: a node with it, as target custom-op writes it, would not load."""
+    g = SpellingBuilder(17)
+    value = g.add("LayerNormalization", g.input("x", SHAPE), g.weight(8, mean=1.0), g.weight(8))
+    for name in operators:
+        value = g.add(name, value, *([g.weight(8)] if name == "Mul" else []))
+    g.output(value, SHAPE)
+    model = g.model("nan")
+    model.graph.node[-1].attribute.append(onnx.helper.make_attribute("alpha", float("nan")))
+    _, result = optimize(model, target="custom-op")
+    left = [site for site in result.sites if site.fused_into is None]
+    assert [site.reason for site in left] == ["attribute_value"]
+    assert f"attribute alpha of {operators[-1]} is NaN" in result.sites[0].message + left[0].message
+
+
+def test_epsilon_that_is_no_number_is_left() -> None:
+    model = model_of("LayerNormalization(x, scale[8], bias[8])")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("epsilon", float("nan")))
+    _, result = optimize(model, target="custom-op")
+    assert [(site.reason, site.fused_into) for site in result.sites] == [("attribute_value", None)]
