@@ -27,7 +27,7 @@ def model() -> onnx.ModelProto:
     return g.model("m")
 
 
-@pytest.mark.parametrize("method", ["check", "rewrite"])
+@pytest.mark.parametrize("method", ["check", "results"])
 @pytest.mark.parametrize(
     "fault", [AttributeError("'NoneType' object has no attribute 'dim'"), TypeError(), KeyError(3)]
 )
