@@ -46,6 +46,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from platform import machine
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -75,11 +76,15 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PATH": path, **compiled, **variables}
 
 
+def start(*command: str | Path, variables: dict[str, str], **more: Any) -> subprocess.Popen[str]:
+    """A command in the repository."""
+    words = list(map(str, command))
+    return subprocess.Popen(words, cwd=ROOT, env=environment(variables), stdin=subprocess.DEVNULL, **more)
+
+
 def exit_code(*command: str | Path, **variables: str) -> int:
-    """Of a command in the repository."""
-    return subprocess.run(
-        list(map(str, command)), cwd=ROOT, env=environment(variables), stdin=subprocess.DEVNULL, check=False
-    ).returncode
+    with start(*command, variables=variables) as process:
+        return process.wait()
 
 
 def run(*command: str | Path, **variables: str) -> None:
@@ -95,16 +100,8 @@ def end_if_failed(code: int, *command: str | Path) -> None:
 
 def run_with_progress(*command: str | Path, **variables: str) -> None:
     """A command that builds by ninja: its progress every few seconds, and all that it says if it fails."""
-    process = subprocess.Popen(
-        list(map(str, command)),
-        cwd=ROOT,
-        env=environment(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = start(*command, variables=variables, **piped)
     assert process.stdout is not None
     lines, told = [], 0.0
     for line in process.stdout:
@@ -227,14 +224,10 @@ def native_tests() -> None:
 
 
 def sanitized_tests() -> None:
-    run(
-        "cmake",
-        *("-S", "ep", "-B", SANITIZED, "-G", "Ninja"),
-        "-DNORMFUSE_BUILD_TESTS=ON",
-        "-DNORMFUSE_SANITIZE=address,undefined",
-        "-DNORMFUSE_KERNELS=best",  # minutes for each instruction set, and some this processor does not have
-        "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-    )
+    # Of kernels the best: minutes for each instruction set, and some this processor does not have.
+    flags = ["SANITIZE=address,undefined", "BUILD_TESTS=ON", "KERNELS=best"]
+    cmake = ["cmake", "-S", "ep", "-B", SANITIZED, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    run(*cmake, *(f"-DNORMFUSE_{flag}" for flag in flags))
     run_with_progress("cmake", "--build", SANITIZED, "--target", "native_tests", "normfuse")
     ctest(SANITIZED)
     # Unusual values, refused and hostile programs, through ONNX Runtime, whose process has to load the checks first.
@@ -274,15 +267,8 @@ def native_cross_tests(*platforms: str) -> None:
             sys.exit(f"tests/run.py: {emulator[0]} is not installed (see --help)")
         say(f"native tests of {platform}")
         build = CROSS / platform
-        run(
-            "cmake",
-            "-S",
-            "ep",
-            "-B",
-            build,
-            "-DNORMFUSE_BUILD_TESTS=ON",
-            f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(emulator)}",
-        )
+        with_tests = ["cmake", "-S", "ep", "-B", build, "-DNORMFUSE_BUILD_TESTS=ON"]
+        run(*with_tests, f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(emulator)}")
         run("cmake", "--build", build)
         wine = {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "DISPLAY": ""}
         if emulator[0] == "wine":
