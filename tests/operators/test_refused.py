@@ -112,6 +112,7 @@ Normalization | Softmax axes=-1 use_mean=0 | Softmax & takes no argument use_mea
 Normalization | Softmax num_groups=1 | Softmax & takes no argument num_groups
 """.strip().splitlines()
 NO_FLOATS = "- +1 .5 5. 1e 1e+ 1e+-5 1e5.0 0x10 1,5 1_0 NaN -nan infinity +inf Inf --1 1e5e5 1e--5 e5 1f 1E5 1e+400"
+NO_FLOATS += " 1e1000001 1e-1000001"
 NO_INTS = "- +1 1.0 1e3 0x1 9223372036854775808 1,, ,1"
 REFUSED += [f"Activation | Elu alpha={text} | alpha is '{text}', which is not a number" for text in NO_FLOATS.split()]
 REFUSED += [f"Normalization | Normalize axes={text} | axes is '{text}', which" for text in NO_INTS.split()]
@@ -266,6 +267,10 @@ def test_impossible_shapes_at_run_time_are_a_status(text: str, provider: str) ->
         (b"Normalize axes=-1; Gelu\xff", "Gelu?"),
         (b"Normalize axes=-1; \xe2\x82\xac\xe2\x82", "€??"),
         (b"\xc0\xaf \xed\xa0\x80", "??"),
+        # the last that are too long, the first beyond Unicode, and their neighbours
+        (b"\xe0\x9f\xbf\xe0\xa0\x80\xed\x9f\xbf", "???\u0800\ud7ff"),
+        (b"\xf0\x8f\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf\xf4\x90\x80\x80", "????\U00010000\U0010ffff????"),
+        (b"N" * 498 + "€€".encode(), "N" * 498 + "..."),
         (b"Normalize axes=-1 epsilon_on=\xf5range\xf0\x9f\x98\x80", "?range😀"),
         (b"Normalize axes=-1; Mul \xff", "'?'"),
     ],
