@@ -20,7 +20,7 @@ from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites.engine.describe import description_of, kind_of
 from normfuse.graph_rewrites.engine.facts import CASTS, Facts, is_float, label, merged_shape, name_of, subgraphs
 from normfuse.graph_rewrites.engine.fused import Fused, is_fused, operator_of
-from normfuse.graph_rewrites.engine.identity_nodes import Repeaters
+from normfuse.graph_rewrites.engine.identity_nodes import IdentityNodes
 from normfuse.graph_rewrites.engine.labels import dtype_of
 from normfuse.graph_rewrites.engine.matching import USED_DEVIATION, USED_STATISTICS, is_dead, operator_name, vanishing
 from normfuse.graph_rewrites.engine.names import Names
@@ -34,7 +34,7 @@ from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.graph_rewrites.forms.functions import FunctionLibrary, NoStandardForm, Types, configuration, function_of
 from normfuse.graph_rewrites.forms.standard import is_written, names_written, original_name, write_out
 from normfuse.graph_rewrites.rules import ACTIVATION_SEEDS, CHAINS, SEEDS
-from normfuse.graph_rewrites.unfused_sites import QUANTIZATION, Leftovers
+from normfuse.graph_rewrites.unfused_sites import QUANTIZATION, UnfusedSites
 from normfuse.spec import OPERATOR_DOMAIN, OPERATORS, OPSET_VERSION
 
 _Result = TypeVar("_Result")
@@ -62,7 +62,7 @@ _LONG_NAME = "ai.onnx"
 _FUNCTION_IR_VERSION = 8
 
 
-def _going(delta: Replacement) -> set[ir.Node]:
+def _removed_with(delta: Replacement) -> set[ir.Node]:
     """Return the nodes of a match, and those that only they need: all that goes when it is replaced."""
     matched = set(delta.match.nodes)
     # A fused node that grows keeps its further outputs: they are carried over.
@@ -155,16 +155,16 @@ class Fusion(Context):
         #: That of the nodes; None: it is not chosen yet.
         self.target = None if isinstance(options.target, TargetByProducts) else options.target
         self.sites: list[Site] = []
-        self._through = options.allow_requantization_removal
-        self._seeds = _Index(SEEDS, self.facts, self._through)
-        self._probes = _Index(() if self._through else SEEDS, self.facts, True)
-        self._activations = _Index(ACTIVATION_SEEDS, self.facts, self._through)
-        self._chains = _Index(CHAINS, self.facts, self._through)
+        self._removes_quantization = options.allow_requantization_removal
+        self._seeds = _Index(SEEDS, self.facts, self._removes_quantization)
+        self._probes = _Index(() if self._removes_quantization else SEEDS, self.facts, True)
+        self._activations = _Index(ACTIVATION_SEEDS, self.facts, self._removes_quantization)
+        self._chains = _Index(CHAINS, self.facts, self._removes_quantization)
         self._progress = progress
         self._done, self._total = 0.0, sum(graph.num_nodes() for graph in self._graphs())
-        self._told = time.monotonic()
-        self._leftovers = Leftovers(self.facts)
-        self._repeaters = Repeaters(self.facts)
+        self._reported = time.monotonic()
+        self._unfused = UnfusedSites(self.facts)
+        self._identities = IdentityNodes(self.facts)
         self._writable: set[object] = set()
         self._places: list[Home] = []
 
@@ -212,7 +212,7 @@ class Fusion(Context):
     def bypass(self, graph: ir.Graph) -> int:
         """Take the nodes out of the way that only repeat a tensor, until the model is finished."""
         self.facts.enter(graph)
-        self._repeaters.bypass(graphs_of(graph), self.opset)
+        self._identities.bypass(graphs_of(graph), self.opset)
         return 0
 
     def fuse(self, graph: ir.Graph, path: str) -> int:
@@ -220,7 +220,7 @@ class Fusion(Context):
         before = sum(self.counts.values())
         self._places.append(Home(graph, path, self.facts.opsets))
         size = graph.num_nodes()
-        self._sow(self._seeds, graph, _SHARE_OF_SEEDS * size)
+        self._try_everywhere(self._seeds, graph, _SHARE_OF_SEEDS * size)
         for node in tuple(graph):
             for where, subgraph in subgraphs(node):
                 inner = f"{where} of {node.op_type} '{name_of(node)}'"
@@ -228,7 +228,7 @@ class Fusion(Context):
         self._probe(graph)
         for operator in ("FusedNormalization", "FusedActivation"):
             if operator == "FusedActivation":
-                self._sow(self._activations, graph, 0)
+                self._try_everywhere(self._activations, graph, 0)
             fused = [node for node in graph if node.domain == OPERATOR_DOMAIN and node.op_type == operator]
             for node in fused:
                 if node.graph is graph:
@@ -242,11 +242,11 @@ class Fusion(Context):
         """Report that so many more nodes are done, if it is time to."""
         self._done += nodes
         now = time.monotonic()
-        if self._progress is not None and now - self._told >= _SECONDS_BETWEEN_REPORTS:
-            self._told = now
+        if self._progress is not None and now - self._reported >= _SECONDS_BETWEEN_REPORTS:
+            self._reported = now
             self._progress(min(round(self._done), self._total), self._total)
 
-    def _sow(self, index: _Index, graph: ir.Graph, size: float) -> None:
+    def _try_everywhere(self, index: _Index, graph: ir.Graph, size: float) -> None:
         """Try each rule in turn on all nodes that it can end in; all that is reported as `size` nodes."""
         nodes: dict[str, list[ir.Node]] = collections.defaultdict(list)
         for node in graph:
@@ -268,7 +268,7 @@ class Fusion(Context):
                 match = self._attempt(rule.name, node, functools.partial(rule.match, node))
                 if match:
                     match.fail(Reason("changes_rounding", node=label(node)))
-                    self._leftovers.note(rule.name, match)
+                    self._unfused.note(rule.name, match)
 
     def _grow(self, graph: ir.Graph, node: ir.Node) -> None:
         grown: ir.Node | None = node
@@ -284,7 +284,9 @@ class Fusion(Context):
         waiting = [(False, 0, consumer) for consumer in _first_consumers(graph, value)]
         while waiting:
             tried, quantized, consumer = waiting.pop()
-            requantizes = self._through and consumer.op_type in QUANTIZATION and quantized < _MOST_QUANTIZATIONS
+            requantizes = (
+                self._removes_quantization and consumer.op_type in QUANTIZATION and quantized < _MOST_QUANTIZATIONS
+            )
             passes = self.facts.transparent(consumer) or self._clips_integers(consumer)
             if not tried and (requantizes or passes):
                 waiting.append((True, quantized, consumer))
@@ -313,10 +315,10 @@ class Fusion(Context):
             return None
         y = delta.match.outputs[0]
         assert y is not None
-        going = _going(delta)
+        removed = _removed_with(delta)
         operands = (value for new in delta.nodes for value in new.inputs if value is not None)
         # A parameter of the chain that is computed by the chain itself is no parameter.
-        circular = any(self.facts.unwrap(value).producer() in going for value in operands)
+        circular = any(self.facts.unwrap(value).producer() in removed for value in operands)
         writable = circular or self._attempt(rule.name, node, lambda: self._is_writable(delta.nodes[0], y))
         hidden = self._hides_shape(delta.nodes[0], y)
         new = None if circular or hidden or not writable else self._replace(graph, node, delta, rule.name)
@@ -329,7 +331,7 @@ class Fusion(Context):
         if writable:
             unknown = Reason("unknown_type_or_rank", tensor=label(y))
             reason = unknown if hidden else Reason("not_connected", node=label(node))
-            self._leftovers.note(rule.name, delta.match.fail(reason))
+            self._unfused.note(rule.name, delta.match.fail(reason))
         return None
 
     def _hides_shape(self, new: ir.Node, y: ir.Value) -> bool:
@@ -349,7 +351,7 @@ class Fusion(Context):
         match = rule.match(node)
         delta = rule.replacement(match) if match else None
         if not match:
-            self._leftovers.note(rule.name, match)
+            self._unfused.note(rule.name, match)
         return delta
 
     def _attempt(self, rule: str, node: ir.Node, attempt: Callable[[], _Result]) -> _Result | None:
@@ -357,14 +359,14 @@ class Fusion(Context):
         try:
             return attempt()
         except NoStandardForm as error:
-            self._leftovers.fail(node, Reason("no_standard_form", node=label(node), detail=error))
+            self._unfused.fail(node, Reason("no_standard_form", node=label(node), detail=error))
         except Exception as error:  # whatever it is, the rest of the model can be rewritten
             broken = broken_node(node, self.facts.opsets, self.model.ir_version)
             if broken is not None:
                 message = f"{label(broken[0])} breaks the schema of its operator: {broken[1]}"
                 raise InvalidModelError(message) from error
             detail = f"{type(error).__name__}: {error}"
-            self._leftovers.fail(node, Reason("rule_failed", node=label(node), rule=rule, detail=detail))
+            self._unfused.fail(node, Reason("rule_failed", node=label(node), rule=rule, detail=detail))
         return None
 
     def _is_writable(self, new: ir.Node, y: ir.Value) -> bool:
@@ -457,9 +459,9 @@ class Fusion(Context):
         new.metadata_props.update(anchor.metadata_props)
         nodes: dict[str, None] = {}
         rules: list[str] = []
-        if self._through and any(node is not root and self._is_removed(node, new) for node in matched):
+        if self._removes_quantization and any(node is not root and self._is_removed(node, new) for node in matched):
             rules.append(_REQUANTIZATION)
-        for node in sorted({*matched, *self._repeaters.between(set(matched))}, key=self.facts.order):
+        for node in sorted({*matched, *self._identities.between(set(matched))}, key=self.facts.order):
             nodes.update(dict.fromkeys(node.meta.get(_NODES, (name_of(node),))))
             rules += node.meta.get(_RULES, ())
         new.meta[_NODES] = tuple(nodes)
@@ -506,7 +508,7 @@ class Fusion(Context):
 
     def write_form(self) -> int:
         """Report the sites, and give all fused nodes the form of the target; return how many."""
-        self._repeaters.restore()
+        self._identities.restore()
         if self._progress is not None:
             self._progress(self._total, self._total)
         fused = [(node, opsets) for graph, path, opsets in self._places for node in self._survey(graph, path, opsets)]
@@ -549,20 +551,20 @@ class Fusion(Context):
             self.model.graph.opset_imports[OPERATOR_DOMAIN] = OPSET_VERSION
 
     def _survey(self, graph: ir.Graph, path: str, opsets: dict[str, int]) -> list[ir.Node]:
-        """Report the sites of a graph and settle its fused nodes, which are returned."""
+        """Report the sites of a graph and complete its fused nodes, which are returned."""
         self.facts.opsets = opsets
         fused = []
         for node in graph:
-            site = self._leftovers.site(node, path)
+            site = self._unfused.site(node, path)
             if site is None and is_fused(node):
-                self._settle(node)
+                self._complete(node)
                 site = self._site(node, path)
                 fused.append(node)
             if site is not None:
                 self.sites.append(site)
         return fused
 
-    def _settle(self, node: ir.Node) -> None:
+    def _complete(self, node: ir.Node) -> None:
         """Write the last details of a fused node: operator, result type, outputs, provenance."""
         fused = Fused.read(node)
         y = node.outputs[0]
@@ -623,7 +625,7 @@ class Fusion(Context):
         fused = Fused.read(node)
         description = description_of(fused)
         removed = _REQUANTIZATION if _REQUANTIZATION in node.metadata_props.get(_METADATA_RULES, "") else ""
-        messages = (removed, self._leftovers.stop(node, description))
+        messages = (removed, self._unfused.stop(node, description))
         return Site(
             name=name_of(node),
             kind=kind_of(fused),

@@ -52,7 +52,7 @@ class _Failure:
     nodes: tuple[ir.Node, ...]
 
 
-class Leftovers:
+class UnfusedSites:
     """Collects failed matches and turns what was left into sites."""
 
     def __init__(self, facts: Facts) -> None:

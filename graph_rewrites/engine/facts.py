@@ -216,6 +216,15 @@ class Facts:
         """True for a constant all of whose elements are exactly `expected`, even if their number is not known."""
         return self._constants.filled_with(value) == expected
 
+    def clip_bounds(self, clip: ir.Node) -> tuple[float | None, float | None]:
+        """Return between which numbers a Clip keeps what it reads, by inputs or attributes; None: it is not known."""
+        given = [*clip.inputs[1:], None, None]
+        ends = zip(given, ("min", "max"), (-math.inf, math.inf), strict=False)
+        low, high = (
+            clip.attributes.get_float(name, end) if value is None else self.scalar(value) for value, name, end in ends
+        )
+        return low, high
+
     # Which values are one
 
     def unwrap(self, value: ir.Value) -> ir.Value:

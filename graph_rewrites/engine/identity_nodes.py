@@ -16,7 +16,7 @@ from normfuse.graph_rewrites.engine.facts import CASTS, Facts
 _DROPOUT_SINCE = 7
 
 
-class Repeaters:
+class IdentityNodes:
     """The nodes of a model that repeat their first input, and who read them."""
 
     def __init__(self, facts: Facts) -> None:

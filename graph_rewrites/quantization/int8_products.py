@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.constants import Array
+from normfuse.graph_rewrites.engine.dequantization import is_dequantizer
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
@@ -244,9 +245,7 @@ def type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
 
 def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
     """Whether a DequantizeLinear makes floats of int8 that are known, by a zero point that is known or 0."""
-    if node.op_type != "DequantizeLinear" or node.domain not in ("", "com.microsoft"):
-        return False
-    if node.outputs[0].is_graph_output():
+    if not is_dequantizer(node) or node.outputs[0].is_graph_output():
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         is_known = is_held(node.inputs[2], facts)

@@ -217,14 +217,8 @@ def _range_of(value: ir.Value | None, facts: Facts, steps: int = _MOST_STEPS) ->
     if node.op_type == "Relu":
         low, high = _range_of(node.inputs[0], facts, steps - 1)
         return max(low, 0.0), max(high, 0.0)
-    return _clipped_range(node, facts) if node.op_type == "Clip" else _ANY
-
-
-def _clipped_range(clip: ir.Node, facts: Facts) -> Range:
-    low, high = clip.attributes.get_float("min", -math.inf), clip.attributes.get_float("max", math.inf)
-    given = [*clip.inputs[1:], None, None][:2]
-    ends = [None if value is None else facts.scalar(value) for value in given]
-    return low if ends[0] is None else ends[0], high if ends[1] is None else ends[1]
+    least, most = facts.clip_bounds(node) if node.op_type == "Clip" else _ANY
+    return -math.inf if least is None else least, math.inf if most is None else most
 
 
 def _is_within(found: Range, pair: _Pair, scale: float) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.constants import Array, constant_tensor
+from normfuse.graph_rewrites.engine.dequantization import is_dequantizer
 from normfuse.graph_rewrites.engine.facts import Facts
 from normfuse.graph_rewrites.engine.fused import new_constant
 from normfuse.graph_rewrites.engine.names import Names
@@ -106,7 +107,7 @@ def _quantizers_of_weights(dequantizer: ir.Node) -> Iterator[ir.Node]:
 def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node]:
     for graph in graphs_of(home):
         for node in graph:
-            if node.op_type != "DequantizeLinear" or node.domain not in ("", "com.microsoft"):
+            if not is_dequantizer(node):
                 continue
             output = node.outputs[0]
             if not output.uses() or output.is_graph_output() or len(node.inputs) < 2:

@@ -11,28 +11,25 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-_LARGEST = {"FLOAT16": 65504.0}
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _AT_THE_LIMIT = 3
 _NEAR = 1e-9
 
 
-def unseen_bound(values: Array, low: float, high: float, dtype: str = "") -> float | None:
+def unseen_bound(values: Array, low: float, high: float, dtype: ir.DataType | None = None) -> float | None:
     """Return the bound that no value passes although others might; None: there is none.
 
-    `values`: what is clamped, for samples that differ in all that it depends on. `dtype`: its type, as onnx_ir names
-    it.
+    `values`: what is clamped, for samples that differ in all that it depends on. `dtype`: its type.
     """
     known = np.asarray(values, np.float64)
     known = known[~np.isnan(known)]
-    for bound, sign in ((low, -1.0), (high, 1.0)):
-        if not _can_hide(sign * known, sign * bound, _LARGEST.get(dtype, _LARGEST_FLOAT)):
-            continue
-        return bound
-    return None
+    largest = 65504.0 if dtype == ir.DataType.FLOAT16 else _LARGEST_FLOAT
+    hidden = (bound for bound, sign in ((low, -1.0), (high, 1.0)) if _can_hide(sign * known, sign * bound, largest))
+    return next(hidden, None)
 
 
 def _can_hide(values: Array, bound: float, largest: float) -> bool:

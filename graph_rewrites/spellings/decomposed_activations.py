@@ -168,9 +168,8 @@ class _Region:
         known = self._values(samples, exact=False)
         for node in self.nodes:
             inputs = [None if v is None else self._value(v, known, exact=False) for v in node.inputs]
-            dtype = self.facts.dtype(node.inputs[0])
             for values, low, high in _clamped(node, inputs, self.facts):
-                if unseen_bound(values, low, high, dtype.name if dtype is not None else "") is not None:
+                if unseen_bound(values, low, high, self.facts.dtype(node.inputs[0])) is not None:
                     return True
         return False
 

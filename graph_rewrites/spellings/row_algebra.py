@@ -250,14 +250,11 @@ class RowSteps:
         raise Declined("different_formula", node=label(node), kind="a normalisation", detail=detail)
 
     def _clip(self, node: ir.Node, terms: list[Term]) -> Term:
-        bounds = {"min": -math.inf, "max": math.inf}
-        for index, name in enumerate(bounds, 1):
-            given = node.inputs[index] if len(node.inputs) > index else None
-            bound = self._facts.scalar(given) if given is not None else node.attributes.get_float(name, bounds[name])
-            if bound is None:
-                raise Declined("parameter_not_constant", parameter=f"bound {label(given)}", node=label(node))  # type: ignore[arg-type]
-            bounds[name] = bound
-        return _clamp(self._facts, node, terms, bounds["min"], bounds["max"])
+        low, high = self._facts.clip_bounds(node)
+        if low is None or high is None:
+            bound = label(_input(node, 1 if low is None else 2))
+            raise Declined("parameter_not_constant", parameter=f"bound {bound}", node=label(node))
+        return _clamp(self._facts, node, terms, low, high)
 
     def _relu(self, node: ir.Node, terms: list[Term]) -> Term:
         return _clamp(self._facts, node, terms, 0.0, math.inf)
@@ -466,8 +463,7 @@ def _of_row(function: Callable[[Array], Array]) -> Callable[[ir.Node, list[Term]
 
 def _require_seen(facts: Facts, node: ir.Node, numbers: Array, low: float, high: float) -> None:
     """Decline where a clamp changes none of the rows that formulas are compared on, and may change others."""
-    dtype = facts.dtype(node.outputs[0])
-    bound = unseen_bound(numbers, low, high, dtype.name if dtype is not None else "")
+    bound = unseen_bound(numbers, low, high, facts.dtype(node.outputs[0]))
     if bound is not None:
         raise _other(node, f"it holds a statistic within {abs(bound):g}, which a row may pass")
 
