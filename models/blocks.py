@@ -14,7 +14,6 @@ def diffusion_resblock(
     channels: int = 64,
     groups: int = 32,
     size: Dim | None = None,
-    norm: str = "instance",
     opset: int = 17,
     dtype: str = "float32",
     seed: int = 0,
@@ -27,7 +26,7 @@ def diffusion_resblock(
     shape: list[Dim] = ["batch", channels, size or "height", size or "width"]
     sample = x = g.input("sample", shape)
     for _ in range(2):
-        x = activation(g, group_norm(g, x, channels, groups, spelling=norm), "silu")
+        x = activation(g, group_norm(g, x, channels, groups), "silu")
         weight = g.weight(channels, channels, 3, 3, scale=1.0 / np.sqrt(9.0 * channels))
         x = g.add("Conv", x, weight, g.weight(channels, scale=0.05), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     g.output(g.add("Add", sample, x), shape, name="out")
@@ -38,7 +37,6 @@ def swiglu_block(
     *,
     hidden: int = 128,
     inner: int = 344,
-    norm: str = "reciprocal_div",
     opset: int = 17,
     dtype: str = "float32",
     seed: int = 0,
@@ -50,7 +48,7 @@ def swiglu_block(
     g = GraphBuilder(opset, dtype, seed)
     shape: list[Dim] = ["batch", "sequence", hidden]
     x = g.input("hidden_states", shape)
-    normal = rms_norm(g, x, g.weight(hidden, scale=0.1, mean=1.0), spelling=norm)
+    normal = rms_norm(g, x, g.weight(hidden, scale=0.1, mean=1.0))
     gate = activation(g, g.add("MatMul", normal, g.weight(hidden, inner)), "silu")
     product = g.add("Mul", gate, g.add("MatMul", normal, g.weight(hidden, inner)))
     g.output(g.add("Add", x, g.add("MatMul", product, g.weight(inner, hidden))), shape, name="out")

@@ -18,10 +18,8 @@ def chain(
     spelling: str = "canonical",
     activation_name: str | None = None,
     residual: bool = False,
-    sum_output: bool = False,
     input_type: str | None = None,
     output_type: str | None = None,
-    axes: Sequence[int] = (0, 2, 3),
     groups: int = 32,
     opset: int = 20,
     dtype: str = "float32",
@@ -31,15 +29,13 @@ def chain(
 
     Args:
         shape: Of x; the normalised dimensions (the last one, or the channels) must be numbers.
-        norm: "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
-            "MeanVarianceNormalization", or None for an activation alone.
+        norm: "LayerNormalization", "RMSNormalization", "GroupNormalization", or None for an activation
+            alone.
         spelling: Of the normalisation, see :mod:`normfuse.models.spellings`.
         activation_name: See :data:`normfuse.models.spellings.ACTIVATIONS`.
         residual: Add a second input before the normalisation.
-        sum_output: Make that sum an output of the model, too.
         input_type: "int8" or "uint8": x is quantised, with one scale and zero point.
         output_type: The same for y.
-        axes: Of MeanVarianceNormalization.
         groups: Of GroupNormalization.
         opset: Version of the ai.onnx operators.
         dtype: "float32" or "float16".
@@ -51,9 +47,7 @@ def chain(
         x = g.add("DequantizeLinear", x, np.asarray(0.03, g.dtype), _zero_point(input_type))
     if residual:
         x = g.add("Add", x, g.input("residual", shape), output="sum")
-        if sum_output:
-            g.output(x, shape)
-    x = _normalised(g, x, shape, norm, spelling, axes, groups)
+    x = _normalised(g, x, shape, norm, spelling, groups)
     if activation_name is not None:
         x = activation(g, x, activation_name)
     if output_type is not None:
@@ -62,13 +56,9 @@ def chain(
     return g.model("chain")
 
 
-def _normalised(
-    g: GraphBuilder, x: str, shape: Sequence[Dim], norm: str | None, spelling: str, axes: Sequence[int], groups: int
-) -> str:
+def _normalised(g: GraphBuilder, x: str, shape: Sequence[Dim], norm: str | None, spelling: str, groups: int) -> str:
     if norm is None:
         return x
-    if norm == "MeanVarianceNormalization":
-        return g.add("MeanVarianceNormalization", x, axes=list(axes))
     size = int(shape[-1] if norm in ("LayerNormalization", "RMSNormalization") else shape[1])
     if norm == "GroupNormalization":
         return group_norm(g, x, size, groups, spelling=spelling)
@@ -77,8 +67,6 @@ def _normalised(
         return layer_norm(g, x, scale, bias, spelling=spelling)
     if norm == "RMSNormalization":
         return rms_norm(g, x, scale, spelling=spelling)
-    if norm == "InstanceNormalization":
-        return g.add("InstanceNormalization", x, scale, bias, epsilon=1e-5)
     raise ValueError(f"unknown normalisation: {norm}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -45,8 +44,7 @@ def rms_norm(
 ) -> str:
     """Root-mean-square normalisation over the last dimension.
 
-    Spellings: "canonical" (RMSNormalization, opset 23), "reciprocal_div" (1 / sqrt, then Mul), "reciprocal"
-    (Reciprocal, then Mul), "div".
+    Spellings: "canonical" (RMSNormalization, opset 23), "reciprocal_div" (1 / sqrt, then Mul), "div".
     """
     if spelling == "canonical":
         one: str = scale if scale is not None else g.constant(np.ones((), g.dtype))
@@ -54,8 +52,6 @@ def rms_norm(
     deviation = g.add("Sqrt", g.add("Add", g.reduce_mean(g.add("Pow", x, 2.0), (-1,)), epsilon))
     if spelling == "div":
         y = g.add("Div", x, deviation)
-    elif spelling == "reciprocal":
-        y = g.add("Mul", x, g.add("Reciprocal", deviation))
     elif spelling == "reciprocal_div":
         y = g.add("Mul", x, g.add("Div", 1.0, deviation))
     else:
@@ -102,17 +98,6 @@ def _gelu_erf(g: GraphBuilder, x: str) -> str:
     return g.add("Mul", g.add("Mul", x, erf), 0.5)
 
 
-def _gelu_dynamo(g: GraphBuilder, x: str) -> str:
-    erf = g.add("Add", g.add("Erf", g.add("Div", x, float(np.sqrt(2.0)))), 1.0)
-    return g.add("Mul", x, g.add("Mul", 0.5, erf))
-
-
-def _gelu_tanh(g: GraphBuilder, x: str) -> str:
-    cubic = g.add("Mul", g.add("Pow", x, 3.0), 0.044715)
-    inner = g.add("Mul", g.add("Add", x, cubic), float(np.sqrt(2.0 / np.pi)))
-    return g.add("Mul", g.add("Mul", x, g.add("Add", g.add("Tanh", inner), 1.0)), 0.5)
-
-
 def _silu(g: GraphBuilder, x: str) -> str:
     return g.add("Mul", x, g.add("Sigmoid", x))
 
@@ -122,31 +107,10 @@ def _hard_swish(g: GraphBuilder, x: str) -> str:
     return g.add("Div", g.add("Mul", x, clipped), 6.0)
 
 
-def _mish(g: GraphBuilder, x: str) -> str:
-    return g.add("Mul", x, g.add("Tanh", g.add("Softplus", x)))
-
-
-def _single(op_type: str, **attributes: Any) -> Callable[[GraphBuilder, str], str]:
-    def add(g: GraphBuilder, x: str) -> str:
-        return g.add(op_type, x, **attributes)
-
-    return add
-
-
 ACTIVATIONS: dict[str, Callable[[GraphBuilder, str], str]] = {
-    "gelu": _single("Gelu"),
+    "gelu": lambda g, x: g.add("Gelu", x),
     "gelu_erf": _gelu_erf,
-    "gelu_dynamo": _gelu_dynamo,
-    "gelu_tanh": _gelu_tanh,
     "silu": _silu,
     "hard_swish": _hard_swish,
-    "mish": _mish,
-    "relu": _single("Relu"),
-    "leaky_relu": _single("LeakyRelu", alpha=0.1),
-    "sigmoid": _single("Sigmoid"),
-    "tanh": _single("Tanh"),
-    "elu": _single("Elu"),
-    "hard_sigmoid": _single("HardSigmoid"),
-    "HardSwish": _single("HardSwish"),
 }
-"""Name -> function that adds the nodes of an activation; "gelu" needs opset 20, "HardSwish" 14."""
+"""Name -> function that adds the nodes of an activation; "gelu" needs opset 20."""

@@ -16,9 +16,6 @@ def transformer_encoder(
     heads: int = 4,
     vocabulary: int = 1000,
     positions: int = 512,
-    pre_norm: bool = False,
-    norm: str = "pow_div",
-    activation_name: str = "gelu_erf",
     opset: int = 17,
     dtype: str = "float32",
     quantized: bool = False,
@@ -32,9 +29,6 @@ def transformer_encoder(
         heads: Attention heads; divides ``hidden``.
         vocabulary: Rows of the embedding table.
         positions: Longest sequence.
-        pre_norm: Normalise before each half of a block; otherwise after its residual addition.
-        norm: Spelling of layer normalisation, see :func:`normfuse.models.spellings.layer_norm`.
-        activation_name: Of the feed-forward network, see :data:`normfuse.models.spellings.ACTIVATIONS`.
         opset: Version of the ai.onnx operators.
         dtype: "float32" or "float16".
         quantized: Put QuantizeLinear and DequantizeLinear, int8 per tensor, around norms and matrix products.
@@ -43,45 +37,30 @@ def transformer_encoder(
     g = GraphBuilder(opset, dtype, seed)
     ids = g.input("input_ids", ["batch", "sequence"], np.int64)
     mask = g.input("attention_mask", ["batch", "sequence"], np.int64)
-    block = _Block(g, hidden, heads, norm, activation_name, quantized)
+    block = _Block(g, hidden, heads, quantized)
 
     words = g.add("Gather", g.weight(vocabulary, hidden, scale=0.5, name="word_embeddings"), ids)
     length = g.add("Gather", g.add("Shape", ids), 1)
     index = g.add("Range", 0, length, 1)
     places = g.add("Gather", g.weight(positions, hidden, scale=0.5, name="position_embeddings"), index)
-    x = g.add("Add", words, places)
-    if not pre_norm:
-        x = block.normalise(x)
+    x = block.normalise(g.add("Add", words, places))
     visible = g.add("Unsqueeze", g.add("Cast", mask, to=g.onnx_type(g.dtype)), [1, 2])
     bias = g.add("Mul", g.add("Sub", 1.0, visible), -10000.0)
     for _ in range(layers):
-        x = block.pre_norm(x, bias) if pre_norm else block.post_norm(x, bias)
-    if pre_norm:
-        x = block.normalise(x)
+        x = block.normalise(g.add("Add", block.attention(x, bias), x))
+        x = block.normalise(g.add("Add", block.feed_forward(x), x))
     g.output(x, ["batch", "sequence", hidden], name="last_hidden_state")
     return g.model("transformer_encoder")
 
 
 class _Block:
-    def __init__(
-        self, g: GraphBuilder, hidden: int, heads: int, norm: str, activation_name: str, quantized: bool
-    ) -> None:
-        self.g = g
-        self.hidden, self.heads = hidden, heads
-        self.norm, self.activation_name, self.quantized = norm, activation_name, quantized
-
-    def pre_norm(self, x: str, bias: str) -> str:
-        x = self.g.add("Add", x, self.attention(self.normalise(x), bias))
-        return self.g.add("Add", x, self.feed_forward(self.normalise(x)))
-
-    def post_norm(self, x: str, bias: str) -> str:
-        x = self.normalise(self.g.add("Add", self.attention(x, bias), x))
-        return self.normalise(self.g.add("Add", self.feed_forward(x), x))
+    def __init__(self, g: GraphBuilder, hidden: int, heads: int, quantized: bool) -> None:
+        self.g, self.hidden, self.heads, self.quantized = g, hidden, heads, quantized
 
     def normalise(self, x: str) -> str:
         g = self.g
         scale, bias = g.weight(self.hidden, scale=0.1, mean=1.0), g.weight(self.hidden, scale=0.1)
-        return self.quantise(layer_norm(g, x, scale, bias, spelling=self.norm), 8.0)
+        return self.quantise(layer_norm(g, x, scale, bias), 8.0)
 
     def quantise(self, x: str, largest: float) -> str:
         """QuantizeLinear and DequantizeLinear for a range of -largest to largest."""
@@ -111,5 +90,5 @@ class _Block:
         return self.linear(g.add("Reshape", context, [0, 0, self.hidden]), self.hidden, self.hidden)
 
     def feed_forward(self, x: str) -> str:
-        inner = activation(self.g, self.linear(x, self.hidden, 4 * self.hidden), self.activation_name)
+        inner = activation(self.g, self.linear(x, self.hidden, 4 * self.hidden), "gelu_erf")
         return self.linear(self.quantise(inner, 8.0), 4 * self.hidden, self.hidden)
