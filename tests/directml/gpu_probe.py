@@ -21,7 +21,7 @@ import normfuse
 from normfuse import models
 from normfuse.selftest.diagnosis import diagnose
 
-FAKE = str(libraries.build_fake())
+FAKE, STUB = str(libraries.build_fake()), str(libraries.build_link_stub())
 MODEL = models.chain([4, 64], activation_name="gelu", opset=20)
 X = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 DIRECTML = {"backend": "directml", "directml_library": FAKE, "d3d12_library": FAKE}
@@ -99,6 +99,19 @@ REFUSED: dict[str, Way] = {
     "no dxcore": (ours, DIRECTML, r"^((?!d3d12).)*libdxcore\.so((?!d3d12).)*$"),
     "unknown LUID": (ours, {**WITH_DXCORE, "adapter_luid": "8"}, "GetAdapterByLuid failed"),
     "one after the other": (one_after_the_other, {}, "already been registered"),
+    # Libraries to link with, which a package may bring along and LD_LIBRARY_PATH find.
+    **{
+        f"a stub of {library}": (
+            ours,
+            {**WITH_DXCORE, f"{library}_library": STUB},
+            f"{function} of {STUB} says that it succeeded, but gives no object.* by the option {library}_library",
+        )
+        for library, function in (
+            ("d3d12", "D3D12CreateDevice"),
+            ("directml", "DMLCreateDevice1"),
+            ("dxcore", "DXCoreCreateAdapterFactory"),
+        )
+    },
 }
 
 
