@@ -95,6 +95,19 @@ def test_its_quantisation_is_removed(family: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_a_zero_point_that_is_not_there_is_0(kind: str) -> None:
+    """ONNX Runtime has no kernel for it, so that tests/corpus/qlinear.txt has no numbers."""
+    operands = f"x, float32(0.02), {{zero}}, {kind}.other[8], float32(0.05), {{zero}}, float32(0.03)"
+    x, other = (fill(Family("ramp"), np.random.default_rng(3), shape, kind) for shape in ((5, 8), (8,)))
+    got = []
+    for zero, last in (("''", ""), (f"{kind}(0)", f", {kind}(0)")):
+        text = f"microsoft.QLinearAdd({operands.format(zero=zero)}{last})"
+        session = normfuse.InferenceSession(model_of(text, x="5,8", x_type=kind, y_type=kind, opset=13))
+        got += session.run(None, {"x": x, "other": other})
+    np.testing.assert_array_equal(*got)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("dims", "axis"),
     [("2,3,40", -1), ("2,3,40", 2), ("7", 0), ("1,1,1,1", 3), ("0,5", 1), ("2,16,4,30", 1), ("5,3,40", -3)],
