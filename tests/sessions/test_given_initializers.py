@@ -123,18 +123,6 @@ def test_a_branch_reads_what_is_given() -> None:
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True) * GIVEN, atol=1e-5)
 
 
-def test_external_initializers_and_the_provider(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model_of(("factor",)))
-    (tmp_path / "e.data").write_bytes(FILE["factor"].tobytes())
-    for give in (by_value, by_file):
-        options = harness.session_options("ep")
-        give(options)
-        session = harness.create_session(path, "ep", options)
-        check(session, expected(factor=GIVEN))
-        assert harness.ep_groups(session)
-
-
 # ONNX Runtime reads what is given where it lies.
 VALUE, BYTES = value(GIVEN), GIVEN.tobytes()
 
@@ -159,6 +147,11 @@ def test_external_initializers(tmp_path: Path, there: bool, give: Callable[[onnx
     with LEFT:
         session = normfuse.InferenceSession(path, options)
     check(session, expected(factor=GIVEN))
+    options = harness.session_options("ep")
+    give(options)
+    session = harness.create_session(path, "ep", options)
+    check(session, expected(factor=GIVEN))
+    assert harness.ep_groups(session)
 
 
 def test_what_is_given_to_another_model_does_not_matter() -> None:

@@ -14,8 +14,7 @@ from normfuse.host.content_hash import chunks_of, hash_of
 from normfuse.host.wire_format import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_RAW_DATA, fields
 
 Weights = list[tuple[int, int, int]]
-"""Of each that is left out, in the order of the prepared model: how many bytes of the rest stand before it, and where
-it begins and ends in the user's model."""
+"""Of each, in order: where it begins in the prepared model, and where it begins and ends in the user's."""
 
 _LEAST = 1 << 16
 
@@ -23,33 +22,26 @@ _LEAST = 1 << 16
 def shared_weights(made: BinaryIO, given: BinaryIO, key: int) -> Weights:
     """Return the weights of a prepared model that the model that was given has as well."""
     known = {(stop - start, _hash(given, start, stop, key)): (start, stop) for start, stop in _weights(given)}
-    found, left_out = [], 0
-    for start, stop in _weights(made):
-        place = known.get((stop - start, _hash(made, start, stop, key)))
-        if place is not None:
-            found.append((start - left_out, *place))
-            left_out += stop - start
-    return found
+    places = ((start, known.get((stop - start, _hash(made, start, stop, key)))) for start, stop in _weights(made))
+    return [(position, *place) for position, place in places if place is not None]
 
 
 def without(made: BinaryIO, weights: Weights) -> BinaryIO:
     """Return a prepared model without these weights, as a file that is read once."""
-    ranges, position, left_out = [], 0, 0
-    for before, start, stop in weights:
-        ranges.append((made, position, before + left_out))
-        left_out += stop - start
-        position = before + left_out
-    return _concatenated([*ranges, (made, position, size_of(made))])
+    ranges, end = [], 0
+    for position, start, stop in weights:
+        ranges.append((made, end, position))
+        end = position + stop - start
+    return _concatenated([*ranges, (made, end, size_of(made))])
 
 
 def joined(rest: BinaryIO, given: BinaryIO, weights: Weights) -> BinaryIO:
     """Return a prepared model with its weights, as a file that is read once; the rest is read from where it is on."""
-    ranges, first = [], rest.tell()
-    position = first
-    for before, start, stop in weights:
-        ranges += [(rest, position, first + before), (given, start, stop)]
-        position = first + before
-    return _concatenated([*ranges, (rest, position, size_of(rest))])
+    ranges, end, at = [], 0, rest.tell()
+    for position, start, stop in weights:
+        ranges += [(rest, at, at + position - end), (given, start, stop)]
+        at, end = at + position - end, position + stop - start
+    return _concatenated([*ranges, (rest, at, size_of(rest))])
 
 
 def _weights(model: BinaryIO) -> Iterator[tuple[int, int]]:
