@@ -77,3 +77,18 @@ def test_a_way_around_keeps_them_apart(fake: dict[str, str]) -> None:
 def test_the_cpu_path_gains_nothing_from_it() -> None:
     made = harness.create_session(model(f"n = {NORM}(x, s) a = Relu(n) m = {NORM}(a, s) y = Tanh(m)"), backend="cpu")
     assert harness.fused_types(made) == [["LayerNormalization", "Relu"], ["LayerNormalization", "Tanh"]]
+
+
+@pytest.mark.parametrize("bounds", [{}, {"high": 6}, {"low": 0}])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_infinities_are_clipped(dtype: type, bounds: dict[str, float], fake: dict[str, str]) -> None:
+    """Without a bound to the type's lowest and largest finite numbers, as ONNX has it."""
+    of = "float16" if dtype == np.float16 else "float"
+    read = ", ".join(name if name in bounds else "" for name in ("low", "high"))
+    text = f"clip ({of}[1, 5] x) => ({of}[1, 5] y) {{ c = Clip(x, {read}) y = Add(c, one) }}"
+    constants = {name: np.array(value, dtype) for name, value in bounds.items()}
+    made = session_of(parse(text, 20, one=np.ones(5, dtype), **constants), fake)
+    assert harness.fused_types(made) == [["Add", "Clip"]]
+    x, most = np.array([[-np.inf, np.inf, 7.0, -7.0, 0.5]], dtype), np.finfo(dtype).max
+    expected = np.clip(x, constants.get("low", -most), constants.get("high", most)) + dtype(1)
+    np.testing.assert_array_equal(made.run(None, {"x": x})[0], expected)
