@@ -22,7 +22,7 @@ import onnxruntime
 import pytest
 from corpus_reader import FOLDER, case_of
 from onnx import helper
-from parsed_models import parse, results
+from parsed_models import results
 from quantizer_styles import picture, products_of_integers
 from spelling import SpellingBuilder
 
@@ -275,49 +275,3 @@ def test_operators_of_a_library_of_the_users(tmp_path: Path, caplog: pytest.LogC
             assert np.abs(got - expected).max() <= 1.01 * STEP
     (line,) = (record for record in caplog.records if "session plan" not in record.getMessage())
     assert "my.normfuse" in line.getMessage()
-
-
-# --- functions of the model's own ------------------------------------------------------------------------------------
-
-OWN = """
-  <domain: "own", opset_import: ["": 21]> pair (v, s, z) => (r) {
-    q = QuantizeLinear(v, s, z) r = DequantizeLinear(q, s, z) }
-  <domain: "own", opset_import: ["": 21]> quantize (v, s, z) => (q) { q = QuantizeLinear(v, s, z) }
-  <domain: "own", opset_import: ["": 21]> dequantize (q, s, z) => (r) { r = DequantizeLinear(q, s, z) }"""
-FIRST, LAST = "xq = QuantizeLinear(x, xs, xz)", "y = DequantizeLinear(yq, ys, yz)"
-PAIRS = {
-    "the pairs": ("d = own.pair(x, xs, xz)", "y = own.pair(p, ys, yz)"),
-    "the first pair": ("d = own.pair(x, xs, xz)", f"yq = QuantizeLinear(p, ys, yz) {LAST}"),
-    "the last pair": (f"{FIRST} d = DequantizeLinear(xq, xs, xz)", "y = own.pair(p, ys, yz)"),
-    "a part of each": (f"{FIRST} d = own.dequantize(xq, xs, xz)", f"yq = own.quantize(p, ys, yz) {LAST}"),
-}
-
-
-@on_x86
-@pytest.mark.parametrize("stored", [np.uint8, np.uint16])
-@pytest.mark.parametrize("product", ["Gemm<transB = 1>(d, w)", "MatMul(d, w)"], ids=["Gemm", "MatMul"])
-@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
-def test_pairs_in_functions(pairs: tuple[str, str], product: str, stored: type) -> None:
-    """ONNX Runtime writes functions out, and then runs the product in integers, or makes int8 of its float weights."""
-    generator = np.random.default_rng(40)
-    step = F32(0.03 if stored is np.uint8 else 0.0003)
-    zero = np.array(np.iinfo(stored).max // 2 + 1, stored)
-    held = {"xs": np.array(step), "xz": zero, "ys": np.array(8 * step), "yz": zero}
-    weights = generator.integers(-60, 61, (64, 32)).astype(np.int8)
-    axis = int(product.startswith("MatMul"))
-    held |= {"W": weights if axis else weights.T.copy(), "wz": np.zeros(32, np.int8)}
-    held |= {"ws": np.geomspace(0.001, 0.02, 32).astype(F32)}
-    before, behind = pairs
-    text = f"""g (float[20,64] x) => (float[20,32] y) {{
-      {before} w = DequantizeLinear<axis = {axis}>(W, ws, wz) p = {product} {behind} }} {OWN}"""
-    model = parse(text, **held)
-    model.opset_import.append(helper.make_opsetid("own", 1))
-    data, x = model.SerializeToString(), {"x": generator.normal(0, 1, (20, 64)).astype(F32)}
-    off, products = {}, {}
-    for name, create in (("plain", onnxruntime.InferenceSession), ("normfuse", normfuse.InferenceSession)):
-        products[name] = products_of_integers(lambda data, options, create=create: create(data, options), data, x)
-        off[name] = np.abs(create(data).run(None, x)[0] - results(model, x)["y"]).max() / (8 * step)
-    assert products["normfuse"] == products["plain"]
-    if axis and stored is np.uint8:
-        assert products["normfuse"] == {"QLinearMatMul": 1}
-    assert off["normfuse"] <= max(off["plain"], 1.01)  # a MatMulNBits rounds to 8 bits
