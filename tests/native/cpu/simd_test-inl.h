@@ -56,38 +56,33 @@ void StoreBits(I v, int32_t* out) { std::memcpy(out, &v, sizeof(v)); }
 
 V FromMask(M m) { return Select(m, Set(1.0f), Set(0.0f)); }
 
+// A vector operation of a and b, and what it gives of floats.
+#define NORMFUSE_COMPARE(vector, scalar)                                          \
+  TestPairs(                                                                      \
+      #vector, []([[maybe_unused]] V a, [[maybe_unused]] V b) { return vector; }, \
+      []([[maybe_unused]] float a, [[maybe_unused]] float b) -> float { return scalar; })
+
 void TestFloatOperations() {
-  TestPairs("add", [](V a, V b) { return a + b; }, [](float a, float b) { return a + b; });
-  TestPairs("subtract", [](V a, V b) { return a - b; }, [](float a, float b) { return a - b; });
-  TestPairs("multiply", [](V a, V b) { return a * b; }, [](float a, float b) { return a * b; });
-  TestPairs("divide", [](V a, V b) { return a / b; }, [](float a, float b) { return a / b; });
-  TestPairs("Min", [](V a, V b) { return Min(a, b); }, [](float a, float b) { return a < b ? a : b; });
-  TestPairs("Max", [](V a, V b) { return Max(a, b); }, [](float a, float b) { return a > b ? a : b; });
-  TestPairs(
-      "CopySign", [](V a, V b) { return CopySign(Abs(a), b); },
-      [](float a, float b) { return std::copysign(std::fabs(a), b); });
-  TestPairs("Abs", [](V a, V) { return Abs(a); }, [](float a, float) { return std::fabs(a); });
-  TestPairs("Neg", [](V a, V) { return Neg(a); }, [](float a, float) { return -a; });
-  TestPairs("RoundEven", [](V a, V) { return RoundEven(a); }, [](float a, float) { return std::nearbyint(a); });
-  TestPairs("Lt", [](V a, V b) { return FromMask(Lt(a, b)); }, [](float a, float b) { return a < b ? 1.0f : 0.0f; });
-  TestPairs("Gt", [](V a, V b) { return FromMask(Gt(a, b)); }, [](float a, float b) { return a > b ? 1.0f : 0.0f; });
-  TestPairs("Eq", [](V a, V b) { return FromMask(Eq(a, b)); }, [](float a, float b) { return a == b ? 1.0f : 0.0f; });
-  TestPairs(
-      "IsNan", [](V a, V) { return FromMask(IsNan(a)); }, [](float a, float) { return std::isnan(a) ? 1.0f : 0.0f; });
-  TestPairs(
-      "masks", [](V a, V b) { return FromMask(Lt(a, b) & Gt(a, Set(0.0f))); },
-      [](float a, float b) { return a < b && a > 0 ? 1.0f : 0.0f; });
-  TestPairs("Select", [](V a, V b) { return Select(Lt(a, b), a, b); }, [](float a, float b) { return a < b ? a : b; });
-  TestPairs(
-      "ExactFma", [](V a, V b) { return ExactFma(a, b, Set(-0.75f)); },
-      [](float a, float b) { return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) - 0.75); });
-  const auto rounded_twice = [](float a, float b) { return a * b; };
-  TestPairs(
-      "Fma", [](V a, V b) { return Fma(a, b, Set(0.0f)) + Set(0.0f); },
-      [&](float a, float b) { return rounded_twice(a, b) + 0.0f; });
-  TestPairs(
-      "NegFma", [](V a, V b) { return NegFma(a, b, Set(0.0f)) + Set(0.0f); },
-      [&](float a, float b) { return 0.0f - rounded_twice(a, b); });
+  NORMFUSE_COMPARE(a + b, a + b);
+  NORMFUSE_COMPARE(a - b, a - b);
+  NORMFUSE_COMPARE(a * b, a * b);
+  NORMFUSE_COMPARE(a / b, a / b);
+  NORMFUSE_COMPARE(Min(a, b), a < b ? a : b);
+  NORMFUSE_COMPARE(Max(a, b), a > b ? a : b);
+  NORMFUSE_COMPARE(CopySign(Abs(a), b), std::copysign(std::fabs(a), b));
+  NORMFUSE_COMPARE(Abs(a), std::fabs(a));
+  NORMFUSE_COMPARE(Neg(a), -a);
+  NORMFUSE_COMPARE(RoundEven(a), std::nearbyint(a));
+  NORMFUSE_COMPARE(FromMask(Lt(a, b)), a < b);
+  NORMFUSE_COMPARE(FromMask(Gt(a, b)), a > b);
+  NORMFUSE_COMPARE(FromMask(Eq(a, b)), a == b);
+  NORMFUSE_COMPARE(FromMask(IsNan(a)), std::isnan(a));
+  NORMFUSE_COMPARE(FromMask(Lt(a, b) & Gt(a, Set(0.0f))), a < b && a > 0);
+  NORMFUSE_COMPARE(Select(Lt(a, b), a, b), a < b ? a : b);
+  NORMFUSE_COMPARE(ExactFma(a, b, Set(-0.75f)),
+                   static_cast<float>(static_cast<double>(a) * static_cast<double>(b) - 0.75));
+  NORMFUSE_COMPARE(Fma(a, b, Set(0.0f)) + Set(0.0f), a * b + 0.0f);
+  NORMFUSE_COMPARE(NegFma(a, b, Set(0.0f)) + Set(0.0f), 0.0f - a * b);
 }
 
 void TestScale() {
@@ -433,6 +428,20 @@ void TestStreamStore() {
   CHECK(std::memcmp(halves[0], halves[1], sizeof(halves[0])) == 0, "StreamStore of Half");
 }
 
+// All that is read and stored of a type; integers of 32 bits are only read.
+template <typename T>
+void TestElements(const char* name) {
+  constexpr bool kStored = sizeof(T) < sizeof(float) || !std::is_integral_v<T>;
+  if constexpr (std::is_integral_v<T>) TestIntegerLoads<T>(name);
+  if constexpr (std::is_integral_v<T> && kStored) TestIntegerStores<T>(name);
+  if constexpr (kStored) {
+    TestPartial<T>(name);
+  } else {
+    TestPartialLoads<T>(name);
+  }
+  TestEndOfMemory<T>();
+}
+
 void TestSimd() {
   TestFloatOperations();
   TestScale();
@@ -445,34 +454,15 @@ void TestSimd() {
   TestIntegers();
   TestSixteenBitFloats<Half>("float16");
   TestSixteenBitFloats<Bfloat16>("bfloat16");
-  TestIntegerLoads<int8_t>("int8");
-  TestIntegerLoads<uint8_t>("uint8");
-  TestIntegerLoads<int16_t>("int16");
-  TestIntegerLoads<uint16_t>("uint16");
-  TestIntegerLoads<int32_t>("int32");
-  TestIntegerLoads<uint32_t>("uint32");
-  TestIntegerStores<int8_t>("int8");
-  TestIntegerStores<uint8_t>("uint8");
-  TestIntegerStores<int16_t>("int16");
-  TestIntegerStores<uint16_t>("uint16");
-  TestPartial<float>("float");
-  TestPartial<Half>("float16");
-  TestPartial<Bfloat16>("bfloat16");
-  TestPartial<int8_t>("int8");
-  TestPartial<uint8_t>("uint8");
-  TestPartial<int16_t>("int16");
-  TestPartial<uint16_t>("uint16");
-  TestPartialLoads<int32_t>("int32");
-  TestPartialLoads<uint32_t>("uint32");
-  TestEndOfMemory<float>();
-  TestEndOfMemory<Half>();
-  TestEndOfMemory<Bfloat16>();
-  TestEndOfMemory<int8_t>();
-  TestEndOfMemory<uint8_t>();
-  TestEndOfMemory<int16_t>();
-  TestEndOfMemory<uint16_t>();
-  TestEndOfMemory<int32_t>();
-  TestEndOfMemory<uint32_t>();
+  TestElements<float>("float");
+  TestElements<Half>("float16");
+  TestElements<Bfloat16>("bfloat16");
+  TestElements<int8_t>("int8");
+  TestElements<uint8_t>("uint8");
+  TestElements<int16_t>("int16");
+  TestElements<uint16_t>("uint16");
+  TestElements<int32_t>("int32");
+  TestElements<uint32_t>("uint32");
   if constexpr (kStreams) TestStreamStore<V>();
 }
 
