@@ -18,7 +18,7 @@ namespace normfuse::NORMFUSE_ISA {
 
 constexpr float kLargest = 3.402823466e+38f;
 
-// a / |b|, where too large for a float cut to the largest one, but infinite for b = 0.
+// a / |b|, where too large for a float clamped to the largest one, but infinite for b = 0.
 NORMFUSE_INLINE float BoundedRatio(float a, float b) {
   if (b == 0) return a < 0 ? -__builtin_inff() : __builtin_inff();
   const double ratio = static_cast<double>(a) / static_cast<double>(b < 0 ? -b : b);
@@ -148,13 +148,13 @@ struct Celu {
 // does not overflow.
 struct Sigmoid {
   NORMFUSE_INLINE explicit Sigmoid(const float*) {}
-  NORMFUSE_INLINE V operator()(V x) const { return OfCut(Cut(x)); }
+  NORMFUSE_INLINE V operator()(V x) const { return OfClamped(Clamped(x)); }
   // Beyond, the result is 1 to within rounding, and 0.
-  static NORMFUSE_INLINE V Cut(V x) {
+  static NORMFUSE_INLINE V Clamped(V x) {
     constexpr float kLn2Down = 0.6931471f;
     return Max(Set(-151.0f * kLn2Down), Min(Set(63.0f * kLn2Down), x));
   }
-  static NORMFUSE_INLINE V OfCut(V x) {
+  static NORMFUSE_INLINE V OfClamped(V x) {
     constexpr float kOne = 0x1p-64f;
     return Set(kOne) / PlusFastExp2<64>(Set(kOne), x, Set(-kLog2E), Set(-kLog2ELow));
   }

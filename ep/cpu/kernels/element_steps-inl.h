@@ -14,7 +14,7 @@
 namespace normfuse::NORMFUSE_ISA {
 namespace {
 
-// v is cut first, to what the lowest and the highest integer stand for: these round to themselves, as the types have 16 bits
+// v is clamped first, to what the lowest and the highest integer stand for: these round to themselves, as the types have 16 bits
 // at most, and nothing overflows; NaN becomes the lowest value, as Max and Min give their second operand. The quotient is
 // that of a division to the last bit: the product with the reciprocal, and what it left over once more. Or, for most scales, it
 // is the product with the reciprocal in two parts, which may differ in the last bit, but not next to a tie, where that is seen.
@@ -32,13 +32,13 @@ struct QuantizationWith {
     const V product = inside * inverse;
     return Fma(NegFma(product, scale, inside), inverse, product);
   }
-  NORMFUSE_INLINE V Cut(V v) const { return Min(Max(v, least), most); }
-  NORMFUSE_INLINE V Quotient(V v) const { return QuotientOf(Cut(v)); }
+  NORMFUSE_INLINE V Clamped(V v) const { return Min(Max(v, least), most); }
+  NORMFUSE_INLINE V Quotient(V v) const { return QuotientOf(Clamped(v)); }
   // Without the zero point.
   NORMFUSE_INLINE V Rounded(V v) const { return RoundEven(Quotient(v)); }
-  NORMFUSE_INLINE V FakeQuantized(V v) const { return FakeQuantizedUncut(Cut(v)); }
+  NORMFUSE_INLINE V FakeQuantized(V v) const { return FakeQuantizedUnclamped(Clamped(v)); }
   // The zero point would go out again. The sum makes 0 of -0, as a zero point does.
-  NORMFUSE_INLINE V FakeQuantizedUncut(V v) const { return Fma(RoundEven(QuotientOf(v)), factor, Set(0.0f)); }
+  NORMFUSE_INLINE V FakeQuantizedUnclamped(V v) const { return Fma(RoundEven(QuotientOf(v)), factor, Set(0.0f)); }
   V scale;
   V inverse;
   V rest;
@@ -196,22 +196,22 @@ NORMFUSE_INLINE void ForEach(Vectors<kCount>* d, auto&& of) {
 }
 
 template <size_t kCount>
-NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, bool uncut, Vectors<kCount>* d) {
+NORMFUSE_INLINE void FakeQuantizeAll(const cpu::Quantizer& quantizer, bool unclamped, Vectors<kCount>* d) {
   if (!quantizer.by_product) {
     const OneQuantization division(quantizer);
     return ForEach(d, [&](V v) { return division.FakeQuantized(v); });
   }
   const QuantizationByProduct product(quantizer);
-  if (uncut) return ForEach(d, [&](V v) { return product.FakeQuantizedUncut(v); });
+  if (unclamped) return ForEach(d, [&](V v) { return product.FakeQuantizedUnclamped(v); });
   ForEach(d, [&](V v) { return product.FakeQuantized(v); });
 }
 
-// A cut by itself where there is one: with a second copy of all the arithmetic GCC keeps vectors in memory between steps.
+// A clamp by itself where there is one: with a second copy of all the arithmetic GCC keeps vectors in memory between steps.
 template <class Act, size_t kCount>
 NORMFUSE_INLINE void ActivateAll(const cpu::ElementStep& step, Vectors<kCount>* d) {
-  if constexpr (requires { Act::OfCut(V{}); }) {
-    if (!step.uncut) ForEach(d, [](V v) { return Act::Cut(v); });
-    ForEach(d, [](V v) { return Act::OfCut(v); });
+  if constexpr (requires { Act::OfClamped(V{}); }) {
+    if (!step.unclamped) ForEach(d, [](V v) { return Act::Clamped(v); });
+    ForEach(d, [](V v) { return Act::OfClamped(v); });
   } else {
     const Act act(step.params);
     ForEach(d, [&](V v) { return act(v); });
@@ -221,7 +221,7 @@ NORMFUSE_INLINE void ActivateAll(const cpu::ElementStep& step, Vectors<kCount>* 
 template <size_t kCount>
 NORMFUSE_INLINE void RunStep(const cpu::ElementStep& step, size_t i, auto vector, Vectors<kCount>* d) {
   if (step.kind == StepKind::kFakeQuantize) {
-    FakeQuantizeAll(*step.quantizer, step.uncut, d);
+    FakeQuantizeAll(*step.quantizer, step.unclamped, d);
     float* const kept = step.kept;
     if (kept == nullptr) return;
     NORMFUSE_UNROLL

@@ -1,5 +1,5 @@
 // The kernels that are compiled once per instruction set, as a table of functions. All work on blocks that lie without
-// gaps in memory; where operands are broadcast or quantised in blocks, the caller cuts the work accordingly.
+// gaps in memory; where operands are broadcast or quantised in blocks, the caller clamps the work accordingly.
 #pragma once
 
 #include <cstddef>
@@ -171,7 +171,7 @@ struct ElementStep {
   const float* params;    // likewise
   ElementsRead operand;
   bool by_reciprocal;          // kDiv: by one number, of values that a quantisation keeps in a small range
-  bool uncut;                  // kFakeQuantize, Sigmoid: without the cut to their range, which nothing here leaves
+  bool unclamped;              // kFakeQuantize, Sigmoid: without the clamp to their range, which nothing here leaves
   const Quantizer* quantizer;  // of kFakeQuantize
   float* kept;                 // of kFakeQuantize: null, or where its result is stored, too
 };

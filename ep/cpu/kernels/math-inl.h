@@ -13,7 +13,7 @@ namespace normfuse::NORMFUSE_ISA {
 constexpr float kExp2Low = kHasScale ? -1000.0f : -127.0f;
 constexpr float kExp2High = kHasScale ? 1000.0f : 128.0f;
 
-// x cut to the values whose exponents are kExp2Low and kExp2High, NaN to any of them. Where the range is symmetric,
+// x clamped to the values whose exponents are kExp2Low and kExp2High, NaN to any of them. Where the range is symmetric,
 // in one instruction.
 template <class Vector>
 NORMFUSE_INLINE Vector CutExponent(Vector x, Vector least, Vector most) {
@@ -408,14 +408,14 @@ class GeluOfBytes {
     for (size_t k = 0; k < 4; ++k) above_[k] = Set(kGeluBytesAbove[k] * factor);
   }
   NORMFUSE_INLINE V operator()(V x) const {
-    const V cut = Max(Set(kGeluBytesZero), Min(Set(kGeluBytesOne), x));
-    const V square = cut * cut;
+    const V clamped = Max(Set(kGeluBytesZero), Min(Set(kGeluBytesOne), x));
+    const V square = clamped * clamped;
     const V fourth = square * square;
     const auto cubic = [&](V c3, V c2, V c1, V c0) { return Fma(Fma(c3, square, c2), fourth, Fma(c1, square, c0)); };
     constexpr auto& kBelow = kGeluBytesBelow;
     const V above = cubic(above_[3], above_[2], above_[1], above_[0]);
     const V ratio = above / cubic(Set(kBelow[3]), Set(kBelow[2]), Set(kBelow[1]), Set(kBelow[0]));
-    return x * Max(Set(0.0f), Fma(cut, ratio, half_));
+    return x * Max(Set(0.0f), Fma(clamped, ratio, half_));
   }
 
  private:

@@ -22,7 +22,7 @@ struct Finish {
 };
 
 // v / scale, rounded as a division rounds it, for values that may be exact: the product with the reciprocal, and what it
-// left over once more. v is cut first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the
+// left over once more. v is clamped first, beyond what any 8-bit type holds, so that nothing overflows; NaN becomes the
 // lowest value.
 struct Quantization {
   NORMFUSE_INLINE Quantization(float y_scale, float y_zero)

@@ -53,7 +53,7 @@ struct Stage {
   bool saturate = true;
   bool keeps = false;
   bool makes_codes = false;  // of ChainSpec::codes
-  bool uncut = false;        // ElementStep's: see pairs.h
+  bool unclamped = false;    // ElementStep's: see pairs.h
   int step = 0;              // kFakeQuantize behind: which one of Chain::behind
   int element_steps = -1;    // that it becomes in a kernel for several; -1: it has to be run by itself
 

@@ -166,7 +166,7 @@ void StepsOfBlock::AddActivation(const Stage& stage) {
   step.by_reciprocal = false;
   step.activation = stage.activation;
   step.params = stage.params;
-  step.uncut = stage.uncut;
+  step.unclamped = stage.unclamped;
   behind_activation_ = false;
 }
 
@@ -202,7 +202,7 @@ bool StepsOfBlock::ReadSteps() {
       step.kind = StepKind::kFakeQuantize;
       step.by_reciprocal = false;
       step.quantizer = &stage.quantizer;
-      step.uncut = stage.uncut;
+      step.unclamped = stage.unclamped;
       if (stage.keeps) kept_step_.emplace(&b_.scratch->stage);
       step.kept = stage.keeps ? kept_step_->data() : nullptr;
       behind_activation_ = false;

@@ -25,7 +25,7 @@ void SimplifyPairs(const Chain& chain, Isa isa, CompiledChain* compiled);
 
 // The clamps of fake quantisations and Sigmoids that nothing reaches: behind a first quantisation d is one of 65,536 numbers at
 // most, and calibrated scales make the ranges behind it as wide as what they make of it. Finds these among the steps that a kernel
-// runs at once (Stage::uncut): each integer is tried, in the kernel itself, with the clamp and without it. Quantizer::by_product is
+// runs at once (Stage::unclamped): each integer is tried, in the kernel itself, with the clamp and without it. Quantizer::by_product is
 // known already.
 void DropRedundantClamps(const Chain& chain, const KernelTable& kernels, CompiledChain* compiled);
 

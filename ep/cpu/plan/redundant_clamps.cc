@@ -10,8 +10,8 @@
 namespace normfuse::cpu {
 namespace {
 
-// Whether it cuts what comes, in a step that may leave that out.
-bool MayBeUncut(const Stage& stage) {
+// Whether it clamps what comes, in a step that may leave that out.
+bool MayBeUnclamped(const Stage& stage) {
   const bool is_sigmoid = stage.kind == StepKind::kActivate && stage.activation == Activation::kSigmoid;
   return (stage.quantizes && stage.quantizer.by_product) || (is_sigmoid && stage.element_steps > 0);
 }
@@ -36,7 +36,7 @@ class IntegersOnTheWay {
   // From `first` on, kBlock of them at most.
   void Begin(const Integers& integers, float first);
   void Keep() { std::copy_n(d_, n_, kept_); }
-  // d behind the stage, which keeps Stage::uncut if that makes no difference.
+  // d behind the stage, which keeps Stage::unclamped if that makes no difference.
   void Pass(Stage* stage);
 
  private:
@@ -44,8 +44,8 @@ class IntegersOnTheWay {
   bool IsNumber(const StageOperand& operand) const { return !operand.present() || NumberOf(operand) != nullptr; }
   void Combine(StepKind kind, const StageOperand& operand);
   void Run(const ElementStep& step, float* y) const;
-  // A step that may cut; whether it need not.
-  bool RunUncut(ElementStep step);
+  // A step that may clamp; whether it need not.
+  bool RunUnclamped(ElementStep step);
   void RunOf(Stage* stage, const ElementStep& step);
 
   const KernelTable& kernels_;
@@ -54,7 +54,7 @@ class IntegersOnTheWay {
   alignas(64) float counted_[kBlock];
   alignas(64) float d_[kBlock];
   alignas(64) float kept_[kBlock];
-  alignas(64) float cut_[kBlock];
+  alignas(64) float clamped_[kBlock];
 };
 
 // Null: it is another operand.
@@ -88,18 +88,18 @@ void IntegersOnTheWay::Run(const ElementStep& step, float* y) const {
   kernels_.element_steps(args);
 }
 
-bool IntegersOnTheWay::RunUncut(ElementStep step) {
-  Run(step, cut_);
-  step.uncut = true;
+bool IntegersOnTheWay::RunUnclamped(ElementStep step) {
+  Run(step, clamped_);
+  step.unclamped = true;
   Run(step, d_);
-  if (std::memcmp(d_, cut_, n_ * sizeof(float)) == 0) return true;
-  std::copy_n(cut_, n_, d_);
+  if (std::memcmp(d_, clamped_, n_ * sizeof(float)) == 0) return true;
+  std::copy_n(clamped_, n_, d_);
   return false;
 }
 
 void IntegersOnTheWay::RunOf(Stage* stage, const ElementStep& step) {
-  if (!stage->uncut) return Run(step, d_);
-  stage->uncut = RunUncut(step);
+  if (!stage->unclamped) return Run(step, d_);
+  stage->unclamped = RunUnclamped(step);
 }
 
 void IntegersOnTheWay::Combine(StepKind kind, const StageOperand& operand) {
@@ -155,9 +155,9 @@ std::span<Stage> ClampsOfSteps::Behind(size_t begin, bool keeps) const {
 }
 
 void ClampsOfSteps::Try(const Integers& integers, bool keeps, std::span<Stage> behind) {
-  while (!behind.empty() && !MayBeUncut(behind.back())) behind = behind.first(behind.size() - 1);
+  while (!behind.empty() && !MayBeUnclamped(behind.back())) behind = behind.first(behind.size() - 1);
   if (behind.empty()) return;
-  for (Stage& stage : behind) stage.uncut = MayBeUncut(stage);
+  for (Stage& stage : behind) stage.unclamped = MayBeUnclamped(stage);
   for (float first = integers.low; first <= integers.high; first += kBlock) {
     way_.Begin(integers, first);
     if (keeps) way_.Keep();

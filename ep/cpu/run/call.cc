@@ -65,7 +65,7 @@ void Dequantize(const Call& call, int64_t n, Vec scale, Vec zero, float* d) {
   call.kernels->dequantize[static_cast<int>(DataType::kFloat32)](d, static_cast<size_t>(n), scale, zero, d, false);
 }
 
-// Rounded and cut to what the integer type holds.
+// Rounded and clamped to what the integer type holds.
 void Quantize(const Call& call, DataType type, int64_t n, Vec scale, Vec zero, float* values) {
   float low = 0.0f;
   float high = 0.0f;

@@ -102,8 +102,8 @@ void TestActivations(cpu::Isa isa) {
   }
 }
 
-// Without the cut the same comes of what it leaves as it is, and something else of the rest.
-void TestUncut(const cpu::KernelTable& kernels, cpu::ElementStep step, float least, float most, const char* what) {
+// Without the clamp the same comes of what it leaves as it is, and something else of the rest.
+void TestUnclamped(const cpu::KernelTable& kernels, cpu::ElementStep step, float least, float most, const char* what) {
   std::mt19937 random(3);
   std::uniform_real_distribution<float> within(least, most);
   for (const size_t n : {1, 5, 16, 63, 64, 200, 1023}) {
@@ -111,9 +111,9 @@ void TestUncut(const cpu::KernelTable& kernels, cpu::ElementStep step, float lea
     for (float& each : x) each = within(random);
     x.front() = least;
     x.back() = most;
-    step.uncut = false;
+    step.unclamped = false;
     const std::vector<float> expected = AsStep(kernels, step, x);
-    step.uncut = true;
+    step.unclamped = true;
     const std::vector<float> y = AsStep(kernels, step, x);
     for (size_t i = 0; i < n; ++i) {
       CHECK(std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(expected[i]), "%s of %a is %a, not %a", what, x[i],
@@ -122,18 +122,18 @@ void TestUncut(const cpu::KernelTable& kernels, cpu::ElementStep step, float lea
   }
 }
 
-void TestWithoutCuts(cpu::Isa isa) {
+void TestWithoutClamps(cpu::Isa isa) {
   const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
-  TestUncut(kernels, StepOf(Activation::kSigmoid, nullptr), -104.0f, 43.0f, cpu::NameOf(isa));
+  TestUnclamped(kernels, StepOf(Activation::kSigmoid, nullptr), -104.0f, 43.0f, cpu::NameOf(isa));
   cpu::Quantizer quantizer = cpu::QuantizerOf(0.0123f, 100.0f, 0.0f, 255.0f);
   quantizer.by_product = kernels.rounds_by_product(quantizer, 0.0f, 255.0f);
   CHECK(quantizer.by_product, "%s", cpu::NameOf(isa));
   cpu::ElementStep pair = PairOf(quantizer);
-  TestUncut(kernels, pair, quantizer.least, quantizer.most, cpu::NameOf(isa));
+  TestUnclamped(kernels, pair, quantizer.least, quantizer.most, cpu::NameOf(isa));
   const std::vector<float> beyond = {2 * quantizer.least, 2 * quantizer.most};
-  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-100 * 0.0123f, 155 * 0.0123f}), "cut");
-  pair.uncut = true;
-  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-200 * 0.0123f, 310 * 0.0123f}), "uncut");
+  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-100 * 0.0123f, 155 * 0.0123f}), "clamped");
+  pair.unclamped = true;
+  CHECK((AsStep(kernels, pair, beyond) == std::vector<float>{-200 * 0.0123f, 310 * 0.0123f}), "unclamped");
 }
 
 // Products with a reciprocal in two parts serve for nearly every scale; neither the reciprocal alone is near enough, nor one with a
@@ -164,7 +164,7 @@ int main() {
     const auto isa = static_cast<cpu::Isa>(i);
     if (!cpu::IsAvailable(isa) || cpu::KernelsFor(isa).element_steps == nullptr) continue;
     test::TestActivations(isa);
-    test::TestWithoutCuts(isa);
+    test::TestWithoutClamps(isa);
     test::TestTheCheck(isa);
   }
   return test::ExitCode();

@@ -77,20 +77,20 @@ Chain ChainOfIntegers(DataType type, double scale, double zero, std::vector<Step
 
 // ---- Which ones are left out ----
 
-// Of each pair and each Sigmoid of the chain: x if it cuts, - if not.
-std::string CutsOf(const Chain& chain, cpu::Isa isa) {
+// Of each pair and each Sigmoid of the chain: x if it clamps, - if not.
+std::string ClampsOf(const Chain& chain, cpu::Isa isa) {
   const cpu::KernelTable& kernels = cpu::KernelsFor(isa);
   cpu::CompiledChain compiled;
   const Result read = cpu::ReadChain(chain, isa, &compiled);
   CHECK(read.ok(), "%s", read.message().c_str());
   for (cpu::Stage& stage : compiled.spec.behind) stage.quantizer.by_product = true;
   cpu::DropRedundantClamps(chain, kernels, &compiled);
-  std::string cuts;
+  std::string clamps;
   for (const cpu::Stage& stage : compiled.spec.behind) {
     const bool counts = stage.quantizes || stage.activation == Activation::kSigmoid;
-    if (counts) cuts += stage.uncut ? '-' : 'x';
+    if (counts) clamps += stage.unclamped ? '-' : 'x';
   }
-  return cuts;
+  return clamps;
 }
 
 // x * Sigmoid(x) between pairs of uint16: the gate's and the product's are as given.
@@ -105,8 +105,8 @@ void TestWhichAreLeftOut(cpu::Isa isa) {
   const Step gate = Pair(kWord, 1.0 / 65535, 0);
   const Step product = Pair(kWord, 9.2 / 65535, 2500);
   const auto check = [isa](const Chain& chain, const std::string& expected, const char* what) {
-    const std::string cuts = CutsOf(chain, isa);
-    CHECK(cuts == expected, "%s: %s cuts %s, not %s", cpu::NameOf(isa), what, cuts.c_str(), expected.c_str());
+    const std::string clamps = ClampsOf(chain, isa);
+    CHECK(clamps == expected, "%s: %s clamps %s, not %s", cpu::NameOf(isa), what, clamps.c_str(), expected.c_str());
   };
   check(SiluOf(gate, product), "x---", "SiLU");
   check(SiluOf(Pair(kWord, 0.9 / 65535, 0), product), "x-x-", "a gate of less than 1");

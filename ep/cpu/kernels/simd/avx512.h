@@ -59,7 +59,7 @@ NORMFUSE_INLINE V Lookup(const float* table, I index) { return _mm512_permutexva
 NORMFUSE_INLINE V Lookup32(const float* table, I index) {
   return _mm512_permutex2var_ps(Load(table), (__m512i)index, Load(table + kLanes));
 }
-// a cut to -limit ... limit, and -min(|a|, limit); limit and -limit where a is NaN.
+// a clamped to -limit ... limit, and -min(|a|, limit); limit and -limit where a is NaN.
 NORMFUSE_INLINE V ClampMagnitude(V a, V limit) { return _mm512_range_ps(a, limit, 0b0010); }
 NORMFUSE_INLINE V NegativeMagnitude(V a, V limit) { return _mm512_range_ps(a, limit, 0b1110); }
 // max(a, 0), but NaN for -infinity. A hexadecimal digit for each kind of number, from the right: NaN (itself), signalling

@@ -98,7 +98,7 @@ NORMFUSE_INLINE void TakeRoots(Doubles* a) {
 }
 #endif
 
-// What is stored of a float: rounded half to even, for an integer type cut to its range, NaN to its minimum.
+// What is stored of a float: rounded half to even, for an integer type clamped to its range, NaN to its minimum.
 template <class T>
 NORMFUSE_INLINE I Rounded(V a) {
   constexpr float kLow = static_cast<T>(-1) < 0 ? -static_cast<float>(1 << (8 * sizeof(T) - 1)) : 0.0f;
