@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normfuse.graph_rewrites.chains.affine import ActivationOperand, GateBefore, StepBehind
+from normfuse.graph_rewrites.chains.affine import ActivationOperand, StepBehind
 from normfuse.graph_rewrites.chains.casts import NarrowedResult, WidenedInput
 from normfuse.graph_rewrites.chains.chains_before import (
     DequantizeTensor,
@@ -63,7 +63,6 @@ CHAINS: tuple[type[FusionRule], ...] = (
     RequantizedSum,
     PairInFront,
     ActivationOperand,
-    GateBefore,
     StepBehind,
     NarrowedResult,
     WidenedInput,

@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normfuse.graph_rewrites.engine.facts import label
-from normfuse.graph_rewrites.engine.fused import Fused, new_constant, operator_of
-from normfuse.graph_rewrites.engine.host_fusions import require_no_gemm, require_no_integer_product
-from normfuse.graph_rewrites.engine.labels import is_further
+from normfuse.graph_rewrites.engine.fused import Fused, new_constant
+from normfuse.graph_rewrites.engine.host_fusions import require_no_gemm
 from normfuse.graph_rewrites.engine.pattern import node_of
 from normfuse.graph_rewrites.engine.rule import FusionRule, fused_activation, fused_normalization
 from normfuse.graph_rewrites.engine.sites import Declined
@@ -159,62 +158,3 @@ class ActivationOperand(FusionRule):
         if producer.op_type in takes:
             detail = f"the {op_type} becomes part of its {producer.op_type}"
             raise Declined("not_profitable", node=label(producer), detail=detail)
-
-
-class GateBefore(FusionRule):
-    """A gate, or a layer scale, on what is normalised or on one operand of the residual connection before it.
-
-    Before::
-
-        Y, sum = FusedNormalization(Mul(x, gate), ..., residual)
-
-    After::
-
-        Y, sum = FusedNormalization(x, gate, residual, ..., steps="Mul gate; Add residual; ...")
-    """
-
-    spellings = ("X", "residual")
-
-    def pattern(self, op: Any, x: Any, gate: Any) -> Any:
-        gated = op.Mul(x, gate, _outputs=["gated"])
-        if self.spelling == "X":
-            return fused_normalization(op, gated)
-        return fused_normalization(op, residual=gated)
-
-    def check(self, root: ir.Node, x: ir.Value, gate: ir.Value, gated: ir.Value, normalized: ir.Value) -> Fused:
-        fused = Fused.of(normalized)
-        quantized = fused.has("x_scale") or (self.spelling == "residual" and fused.has("residual_scale"))
-        swaps = self.spelling == "residual" and fused.pairs_before
-        if quantized or swaps or any(is_further(step.operand) for step in fused.joined):
-            raise Declined("unsupported_operator", op_type="Mul", where=f"in front of {label(root)}")
-        x, gate = self._roles(x, gate, gated)
-        require_no_integer_product(x)
-        producer = gate.producer()
-        if not fused.has("residual") and (producer is None or operator_of(producer) != "FusedActivation"):
-            # The last product of an activation written out may stand there.
-            raise Declined(
-                "unsupported_operator", op_type="Mul", where=f"in front of {label(root)}, without a residual"
-            )
-        self.require_one_type(x, gate, "Mul")
-        self.require_one_type(x, gated, "Mul")
-        if self.spelling == "residual":
-            # What is gated becomes X, which Y has the shape of.
-            self.facts.require_fits(fused.inputs["X"], gated, "X")
-            fused.inputs["residual"] = fused.inputs["X"]
-        fused.inputs["X"] = x
-        fused.put("Mul", "", gate, 0, before=True)
-        return fused
-
-    def _roles(self, a: ir.Value, b: ir.Value, gated: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return the operand that has the shape of the product, and the other one."""
-        if self.facts.is_constant(a) or self.facts.rank(a) != self.facts.rank(gated) or self._widens(a, b):
-            a, b = b, a
-        self.facts.require_fits(b, a, "gate")
-        return a, b
-
-    def _widens(self, small: ir.Value, large: ir.Value) -> bool:
-        """True if `small` has a single element in a dimension where `large` has more."""
-        dims, whole = self.facts.shape(small), self.facts.shape(large)
-        if dims is None or whole is None or len(dims) != len(whole):
-            return False
-        return any(p == 1 and d != 1 for p, d in zip(dims, whole, strict=True))

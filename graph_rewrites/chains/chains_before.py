@@ -67,6 +67,8 @@ class ResidualAdd(FusionRule):
 class RequantizedSum(ResidualAdd):
     """The residual connection as quantisers write it: its sum is quantised, and dequantised for the normalisation.
 
+    A sum of bytes, or one that the next residual connection reads too, is faster as a chain of its own.
+
     Before::
 
         sum = QuantizeLinear(Add(x, residual), sum_scale, sum_zero_point)
@@ -74,7 +76,7 @@ class RequantizedSum(ResidualAdd):
 
     After::
 
-        Y, sum = FusedNormalization(x, ..., residual, ..., sum_scale, sum_zero_point)
+        Y = FusedNormalization(x, ..., residual, ..., sum_scale, sum_zero_point)
     """
 
     spellings = ("zero_point", "no_zero_point")
@@ -83,12 +85,15 @@ class RequantizedSum(ResidualAdd):
         total = op.Add(a, b, _outputs=["total"])
         parameters = [sum_scale, sum_zero_point] if self.spelling == "zero_point" else [sum_scale]
         quantized = op.QuantizeLinear(total, *parameters, _outputs=["quantized"])
-        return fused_normalization(op, quantized), quantized
+        return fused_normalization(op, quantized)
 
     def check(
         self, root: ir.Node, a: ir.Value, b: ir.Value, total: ir.Value, normalized: ir.Value, **named: Any
     ) -> Fused:
         fused = Fused.of(normalized)
+        if self.facts.dtype(named["quantized"]) in integers_of(8):
+            detail = "a sum of bytes is faster as a chain of its own"
+            raise Declined("not_profitable", node=label(total.producer() or root), detail=detail)
         zero_point = named.get("sum_zero_point")
         if fused.first is None or fused.joined or fused.pairs_before or fused.has("sum_scale"):
             raise Declined("unsupported_operator", op_type="QuantizeLinear", where=f"in front of {label(root)}")

@@ -94,14 +94,6 @@ def require_no_quantized_product(facts: Facts, value: ir.Value) -> None:
             )
 
 
-def require_no_integer_product(value: ir.Value) -> None:
-    """Decline the factor of a value that is the Cast of a MatMulInteger, of which ONNX Runtime makes one node."""
-    cast = _producer(value, "Cast")
-    product = _producer(None if cast is None else cast.inputs[0], "MatMulInteger")
-    if product is not None:
-        raise Declined("not_profitable", node=label(product), detail="the Mul becomes part of it")
-
-
 def has_fixed_weights(facts: Facts, product: ir.Node) -> bool:
     """True where ONNX Runtime can compute other weights of a convolution or product from those that it has."""
     weights = product.inputs[1:]

@@ -337,17 +337,18 @@ bool ChainBuilder::TakeResidualAdd(int value, bool with_factor) {
   return true;
 }
 
-// DequantizeLinear(QuantizeLinear(Add(x, residual))), as quantisers leave it behind an Add: the quantised sum becomes an
-// output when the next residual Add reads it too.
+// DequantizeLinear(QuantizeLinear(Add(x, residual))), as quantisers leave it behind an Add. Bytes, and a sum that the next
+// residual Add reads too, are faster as a chain in front.
 bool ChainBuilder::TakeRequantizedAdd(int value) {
   const int dequantize = FreeProducer(value, "DequantizeLinear");
   if (dequantize == kNone || !IsDequantize(graph_.node(dequantize)) || SoleConsumer(value) == kNone) return false;
   const int quantized = graph_.Input(graph_.node(dequantize), 0);
   const int quantize = FreeProducer(quantized, "QuantizeLinear");
-  if (quantize == kNone || !IsQuantize(graph_.node(quantize))) return false;
+  if (quantize == kNone || !IsQuantize(graph_.node(quantize)) || SoleConsumer(quantized) == kNone) return false;
+  const DataType type = graph_.Facts(quantized).type;
   const GraphNode& node = graph_.node(quantize);
   const int sum = graph_.Input(node, 0);
-  if (SoleConsumer(sum) == kNone || FreeProducer(sum, "Add") == kNone) return false;
+  if (BitsOf(type) <= 8 || SoleConsumer(sum) == kNone || FreeProducer(sum, "Add") == kNone) return false;
   const TensorFacts scale = graph_.Facts(graph_.Input(node, 1));
   if (!scale.constant || scale.constant->ElementCount() != 1) return false;
   if (!HaveSameParameters(graph_, node, graph_.node(dequantize)) || !TakeResidualAdd(sum)) return false;
@@ -356,10 +357,7 @@ bool ChainBuilder::TakeRequantizedAdd(int value) {
   Quantization quantization;
   quantization.scale = Ref(graph_.Input(node, 1));
   quantization.zero_point = Ref(graph_.Input(node, 2));
-  const bool emits = SoleConsumer(quantized) == kNone;
-  exports_inner_value_ |= emits;
-  before().push_back(
-      Requantise(std::move(quantization), graph_.Facts(quantized).type, emits ? AddOutput(quantized) : kNoOutput));
+  before().push_back(Requantise(std::move(quantization), type, kNoOutput));
   return true;
 }
 

@@ -207,9 +207,8 @@ class Finder {
 
   // The Add is faster as a chain of its own: of short rows of 16-bit integers ORT's softmax is as fast.
   static bool IsFasterWithoutAdd(const Chain& chain) {
-    return AddsIntegers(chain) ||
-           (chain.has_softmax() && !HasLongRows(chain.x.shape) && chain.x.quantization.present() &&
-            BitsOf(chain.x.type) == 16 && !chain.before.empty());
+    return chain.has_softmax() && !HasLongRows(chain.x.shape) && chain.x.quantization.present() &&
+           BitsOf(chain.x.type) == 16 && !chain.before.empty();
   }
 
   void TryIntegers(int index) {
