@@ -20,11 +20,12 @@ from normfuse.meaning import INTEGER_RANGE, Array, dtype_code
 from normfuse.sessions.creation import open_session
 from normfuse.verification.budget import Budget, run_as_fits
 from normfuse.verification.comparison import differences
-from normfuse.verification.inputs import Inputs
 from normfuse.verification.samples import reference
 
 if TYPE_CHECKING:
+    from normfuse.files.model_files import Source
     from normfuse.graph_rewrites.engine.passes import KeptPair, RemovedQuantization
+    from normfuse.verification import Comparing
 
 _SHARE = 0.9
 _SAMPLES = 16
@@ -80,20 +81,12 @@ class RemovalReport(Document):
         return "; ".join(shown)
 
 
-def measure_removal(
-    original: ir.Model,
-    result: ir.Model,
-    done: RemovedQuantization,
-    *,
-    name: str,
-    inputs: Inputs | None = None,
-    seconds: float,
-) -> RemovalReport:
+def measure_removal(source: Source, result: ir.Model, done: RemovedQuantization, comparing: Comparing) -> RemovalReport:
     """Run both models on the same inputs, with normfuse where that can be, and say how far they are apart."""
     report = RemovalReport(done.removed, done.clipped, tuple(done.kept))
-    budget = Budget(seconds)
+    budget, name = Budget(comparing.seconds), source.name
     try:
-        fed, expected = reference(original, name, inputs, _SAMPLES, 0, budget=budget)
+        fed, expected = reference(source.model, name, comparing.inputs, _SAMPLES, 0, budget=budget)
         session = open_session(result, name, ep_options={})
         got = run_as_fits(session, fed, budget, share=_SHARE, tell=lambda _: None, label=name)
     except NormfuseError:

@@ -217,9 +217,10 @@ def optimize(
         OptimizationError: The result differs from the original, or too few sites were fused.
         VerificationError: No input could be made that the model accepts, or verification is impossible.
     """
+    comparing = Comparing(inputs, samples, max_error, seconds=verify_seconds)
     options = _Options(
-        *(target, verify, inputs, samples, max_error, verify_seconds, allow_requantization_removal),
-        *(remove_quantization, fold_weights, require_fused, tune, tune_threads, progress),
+        *(target, verify, comparing, allow_requantization_removal, remove_quantization, fold_weights),
+        *(require_fused, tune, tune_threads, progress),
     )
     options.check()
     return options.applied_to(load_model(model))
@@ -231,10 +232,7 @@ class _Options:
 
     target: Target
     verify: bool
-    inputs: Inputs | None
-    samples: int | None
-    max_error: float | None
-    verify_seconds: float
+    comparing: Comparing
     allow_requantization_removal: bool
     remove_quantization: bool
     fold_weights: bool | None
@@ -249,7 +247,7 @@ class _Options:
             check_type(name, getattr(self, name), YES_OR_NO)
         check_type("fold_weights", self.fold_weights, YES_OR_NO, optional=True)
         check_type("progress", self.progress, PROGRESS, optional=True)
-        self._comparing().check()
+        self.comparing.check()
         if self.target not in ("portable", "custom-op", "standard"):
             raise OptionError(f"target is '{self.target}'; it must be portable, custom-op or standard.")
         count = self.require_fused
@@ -305,7 +303,7 @@ class _Options:
             folded=None if folded is None else folded.model,
             seconds=self.tune,
             threads=self.tune_threads,
-            inputs=self.inputs,
+            inputs=self.comparing.inputs,
             progress=self.progress,
         )
         if folded is not None and tuned.folded:
@@ -315,9 +313,6 @@ class _Options:
             told = folding_report(folded.weights, written=tuned.folded, gain=tuned.gain_of_folding)
             report = dataclasses.replace(report, folding=told)
         return found, tuned.model, report
-
-    def _comparing(self) -> Comparing:
-        return Comparing(self.inputs, self.samples, self.max_error, seconds=self.verify_seconds)
 
     def _verified(
         self, source: Source, optimized: ir.Model, report: OptimizationReport, found: Rewritten, *, removes: bool
@@ -338,7 +333,7 @@ class _Options:
             verification = verify_models(
                 expected,
                 optimized,
-                self._comparing(),
+                self.comparing,
                 names=(name, "the optimised model"),
                 sites=report.fused,
                 progress=None if self.progress is None else lambda what: tell(what, 0, 0),
@@ -351,14 +346,7 @@ class _Options:
         if not removes:
             return report
         tell("comparing with the quantised original", 0, 0)
-        removal = measure_removal(
-            source.model,
-            optimized,
-            found.quantization,
-            name=source.name,
-            inputs=self.inputs,
-            seconds=self.verify_seconds,
-        )
+        removal = measure_removal(source, optimized, found.quantization, self.comparing)
         return dataclasses.replace(report, removal=removal)
 
 
