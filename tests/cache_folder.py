@@ -1,7 +1,5 @@
 """Where the tests keep what they fetch or build once, by one process at a time."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Fixtures and options of all tests."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -28,8 +28,6 @@ test_corpus.py), which may say why something stays. The cases of the folder sess
 session: see tests/rewrites/test_session_corpus.py.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ Most faults show with one value of one parameter, nearly all with two or three v
 each combination of the values of any two parameters (or three) in at least one case, in far fewer than the product has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from itertools import combinations, product
 from typing import Any

@@ -1,7 +1,5 @@
 """For tests of islands: sessions of one island, what nodes compute in float64, and a GPU of the test's own."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Microsoft's DirectML libraries, from the wheels that carry them, and the programs that they are shown to."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

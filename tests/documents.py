@@ -1,7 +1,5 @@
 """The code blocks of README and of the documentation, and how they are run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Programs whose steps are exact in float32: what they give is known bit by bit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import harness

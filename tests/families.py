@@ -9,8 +9,6 @@ Shared by the tests. `normfuse.verification.inputs` makes samples for models of 
 they are (rng, rows, length) -> float64 of size about 1, if they move to the package; chain_harness.cc has them in C++.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tests share: sessions by provider, tensors of every element type, proof of who ran what, models."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 The library chooses when it is loaded, by NORMFUSE_ISA where that is set: each one needs a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

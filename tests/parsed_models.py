@@ -1,7 +1,5 @@
 """Models written as text, and what they compute without ONNX Runtime's optimisations."""
 
-from __future__ import annotations
-
 import harness
 import onnx
 import onnxruntime

@@ -4,8 +4,6 @@ A case names the tensors and numbers of a chain: ``{"X": x, "scale": s, "residua
 ``{"axes": [-1], "activation": "Gelu"}``; the tensors' names become the labels of the program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 

@@ -31,8 +31,6 @@ only the steps named:
              table of times and memory (--lean: without those that need PyTorch; or names of them; POSIX)
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """A graph builder with the freedoms of an exporter."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The same computation as a fused operator, spelled as a chain of canonical ONNX operators."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

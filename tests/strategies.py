@@ -4,8 +4,6 @@ Shapes, settings and the family of the data are drawn (and shrunk) by hypothesis
 a seed that it draws.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

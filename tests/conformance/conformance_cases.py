@@ -1,7 +1,5 @@
 """The node cases of onnx.backend.test that fall into the field of normfuse, made loadable by the host."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib

@@ -3,8 +3,6 @@
 ``PYTHONPATH=tests:tests/conformance python -m conformance_page`` writes it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Every case of the field is here: it passes on the execution provider, or its rea
 are pinned, so that neither a lost claim nor a case that silently disappears goes unnoticed.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """ONNX's node cases in their expanded form (the operator's function body) through the rewriting pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import harness

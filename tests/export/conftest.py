@@ -1,7 +1,5 @@
 """Options of the tests that need PyTorch, transformers, Olive and Ray: `python3 tests/run.py --step export`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One cell of the export matrix: a module, exported, optimised, counted and compared with PyTorch."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

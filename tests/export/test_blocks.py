@@ -1,7 +1,5 @@
 """Blocks of today's models: what stands beside their normalisations and activations is in their fused nodes."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections import Counter

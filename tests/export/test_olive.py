@@ -1,7 +1,5 @@
 """The pass in a workflow that Olive itself runs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

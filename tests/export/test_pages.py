@@ -1,7 +1,5 @@
 """The code blocks of the pages about PyTorch, Olive and Ray."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

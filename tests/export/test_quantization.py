@@ -1,7 +1,5 @@
 """Quantisation before and after optimising: what docs/pages/quantisation.md says about the order, shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report page in headless Chromium: on a phone, in the dark, and with the keyboard."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Modules of PyTorch and transformers, by both exporters: all of it is found, and the results are PyTorch's."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 No weights are downloaded; each builder seeds them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

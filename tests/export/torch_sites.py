@@ -1,7 +1,5 @@
 """What a module computes, counted while PyTorch runs it: the numbers that the rewriting pass has to find again."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -5,8 +5,6 @@
 minutes for each opset.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile
