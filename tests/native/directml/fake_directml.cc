@@ -14,6 +14,12 @@
 #include "fake_operators.h"
 
 namespace normfuse::test {
+
+FakeState& FakeState::Get() {
+  static FakeState state;
+  return state;
+}
+
 namespace {
 
 using namespace abi;
@@ -478,3 +484,15 @@ NORMFUSE_TEST_EXPORT normfuse::abi::HRESULT DXCoreCreateAdapterFactory(const nor
   NORMFUSE_FAKE_ENTER("DXCoreCreateAdapterFactory");
   return normfuse::test::HandOut(new normfuse::test::FakeFactory, iid, factory);
 }
+
+NORMFUSE_TEST_EXPORT void FakeControl(const char* name, int64_t value) {
+  const std::string text = name;
+  auto& state = normfuse::test::FakeState::Get();
+  if (text.rfind("fail:", 0) == 0) {
+    state.FailNext(text.substr(5), static_cast<normfuse::abi::HRESULT>(value));
+  } else {
+    state.Set(text, value);
+  }
+}
+
+NORMFUSE_TEST_EXPORT int64_t FakeCounter(const char* name) { return normfuse::test::FakeState::Get().Counter(name); }
