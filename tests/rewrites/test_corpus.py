@@ -298,6 +298,7 @@ def _check_numbers(
         **({"standard model": session_of(standard, optimized=False)} if levels else {}),
         "portable model": session_of(portable, optimized="unoptimized" not in form.case.options),
         "provider": harness.create_session(custom if nodes else model, "ep", options),
+        **({"custom operators": harness.create_session(custom, "custom")} if model.functions else {}),
         **({} if kernelless else {"original model": session_of(model, optimized=False)}),
     }
     for turn, family in enumerate(("noise", *random.Random(form.number).sample(FAMILIES[1:], 2))):
