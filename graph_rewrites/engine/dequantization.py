@@ -36,9 +36,10 @@ def require_dequantization(facts: Facts, fused: Fused, node: ir.Node, tensor: st
     assert node.inputs[0] is not None
     assert scale is not None
     dtype = node.attributes.get_int("output_dtype", 0)
-    rounds = bool(dtype) and scale.dtype is not None and dtype != scale.dtype
+    stored = facts.dtype(scale)
+    rounds = bool(dtype) and dtype != stored  # so it may where the scale's type is not known
     is_first = tensor == "X" and not fused.has("residual", "residual_bias")
-    if rounds and not (is_first and scale.dtype == ir.DataType.FLOAT):
+    if rounds and not (is_first and stored == ir.DataType.FLOAT):
         raise Declined(
             "attribute_value",
             at=node,
