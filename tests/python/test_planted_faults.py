@@ -207,11 +207,29 @@ BRANCHED = Model(
     else_branch = e () => (float[N,64] d) { d = LayerNormalization(x, w, b) }> y = Tanh(n) }""",
     {"w": ONES, "b": ONES / 3, "other": ONES},
 )
-OF_A_SUM = BRANCHED._replace(  # a condition that no sample meets
-    text=BRANCHED.text.replace(", bool on", "").replace(
-        "n = If", "s = ReduceSum<keepdims = 0>(x) on = Greater(s, lot) n = If"
-    ),
-    constants=BRANCHED.constants | {"lot": F32(1e5)},
+
+
+def of_a_sum(model: Model) -> Model:
+    """With a condition that no sample meets."""
+    condition = "sum = ReduceSum<keepdims = 0>(x) on = Greater(sum, lot) n = If"
+    text = model.text.replace(", bool on", "").replace("n = If", condition)
+    return model._replace(text=text, constants=model.constants | {"lot": F32(1e5)})
+
+
+OF_A_SUM = of_a_sum(BRANCHED)
+NESTED = BRANCHED._replace(  # "other" counts where one condition holds and the other does not
+    text="""g (float[N,64] x, bool on, bool too) => (float[N,64] y) {
+    n = If(on) <then_branch = t () => (float[N,64] a) {
+        a = If(too) <then_branch = tt () => (float[N,64] aa) { aa = LayerNormalization(x, w, b) },
+        else_branch = te () => (float[N,64] ad) { ad = LayerNormalization(x, other, b) }> },
+    else_branch = e () => (float[N,64] d) { d = LayerNormalization(x, w, b) }> y = Tanh(n) }""",
+)
+AFTER_AN_IF = BRANCHED._replace(  # which alone reads x
+    text="""g (float[N,64] x, bool on) => (float[N,64] y) {
+    n = If(on) <then_branch = t () => (float[N,64] a) { a = Add(x, w) },
+    else_branch = e () => (float[N,64] d) { m = Neg(x) d = Sub(m, w) }>
+    l = LayerNormalization(n, other, b) s = Sigmoid(l) y = Mul(l, s) }""",
+    optimized=True,
 )
 FAR_IN_HALF = Model(  # the sum is rounded where normfuse is not, and in the original, run in float32, is not
     """g (float16[N,64] x) => (float16[N,64] y) {
@@ -340,7 +358,11 @@ ROWS: list[tuple[Model, dict[str, Any], str]] = [
         for model in (BRANCHED, OF_A_SUM)
         for optimized in (False, True)
     ),
-    *((model._replace(optimized=True), SAME, "agree") for model in (BRANCHED, OF_A_SUM, QUANTISED_BRANCH)),
+    *((model._replace(optimized=True), SAME, "agree") for model in (BRANCHED, OF_A_SUM, QUANTISED_BRANCH, NESTED)),
+    (NESTED, {"other": -ONES}, "differ"),
+    (AFTER_AN_IF, SAME, "agree"),
+    (AFTER_AN_IF, {"other": ONES * F32(1.003)}, "differ"),
+    (of_a_sum(QUANTISED_BRANCH), {"other": -ONES}, "undecided"),  # the exact integers of a branch are not computed
     (FAR_IN_HALF, SAME, "agree"),
     (FAR_IN_HALF, {"f": np.full(64, 1.03, np.float16)}, "differ"),
     # a scalar among what a site reads, which is to be as faint as the rest

@@ -79,8 +79,8 @@ def diff_sites(
             continue
         for value in node.outputs:
             if value.name and value.name in common:
-                inputs, ours_between = slice_of(value, common)
-                given, nodes = slice_of(theirs[value.name], common)
+                inputs, ours_between = slice_of([value], common)
+                given, nodes = slice_of([theirs[value.name]], common)
                 rewritten = not own.issuperset(ours_between)
                 sites.append(DiffSite(value.name, inputs, theirs[value.name], given, nodes, ours_between, rewritten))
     return sites, sum(node.name not in different for node in own)
@@ -106,12 +106,25 @@ def part_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.nd
         for use in tuple(by_name[name].uses()):
             use.node.replace_input_with(use.idx, value)
         part.graph.inputs.append(value)
+    # What the nodes in the subgraphs of a node read counts as used, even when that node is gone.
+    needed = set(slice_of(part.graph.outputs, ())[1])
+    for node in part.graph:
+        if node not in needed:
+            _forget_inner_inputs(node)
     for clean in (RemoveUnusedNodesPass, RemoveUnusedFunctionsPass, RemoveUnusedOpsetsPass):
         clean()(part)
     used = [value for value in part.graph.inputs if value.uses() and value.name not in part.graph.initializers]
     part.graph.inputs.clear()
     part.graph.inputs.extend(used)
     return part
+
+
+def _forget_inner_inputs(node: ir.Node) -> None:
+    for graph in inner_graphs(node):
+        for inner in graph:
+            _forget_inner_inputs(inner)
+            for i in range(len(inner.inputs)):
+                inner.replace_input_with(i, None)
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
@@ -134,11 +147,11 @@ def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
                     yield value.name
 
 
-def slice_of(value: ir.Value, known: Collection[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
-    """Return what a value is computed from, going back to known values, and the nodes on the way."""
+def slice_of(values: Iterable[ir.Value], known: Collection[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
+    """Return what values are computed from, going back to known values, and the nodes on the way."""
     inputs: dict[str, None] = {}
     nodes: dict[ir.Node, None] = {}
-    pending = [value.producer()]
+    pending = [value.producer() for value in values]
     while pending:
         node = pending.pop()
         if node is None or node in nodes:

@@ -171,7 +171,7 @@ class SiteComparer:
                 found.wrong[site.value] = error
 
     def _stress(self, batch: _Batch, known: Values, found: Found) -> None:
-        """Compare the sites on values that no sample has: only what is known to be wrong counts."""
+        """Compare the sites on values that no sample has: what is known to be wrong counts, or a branch not judged."""
         self._tell("verifying: the rewritten sites, on unusual values")
         try:
             stress = Stress(batch.sites, self._original, known)
@@ -183,6 +183,8 @@ class SiteComparer:
                     verdict, error = self._verdict(site, {**computed, **read, site.value: reference}, got)
                     if verdict is False:
                         found.wrong.setdefault(site.value, error)
+                    elif verdict is None and stress.other_branch(site, known, read):
+                        found.unknown[site.value] = max(error, found.unknown.get(site.value, 0.0))
         except OutOfTime:
             raise
         except NormfuseError:

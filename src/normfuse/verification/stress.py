@@ -27,6 +27,8 @@ _FAINT = 1e-5
 # its size, the next the second one, and so on.
 _EVERY, _PARTS, _FIRST = 131, 4, 5
 _OUTLIERS = 1e2, 1e4, 1e6
+# So many conditions are inverted alone as well, as an If within another one asks for.
+_MOST_ALONE = 8
 # What gives any number: of others, such as a Sigmoid or what was quantised, a rewrite may know what they can be.
 _FREE = {
     *("Add", "Conv", "ConvTranspose", "Div", "Einsum", "Gather", "Gemm", "MatMul", "Mul", "ReduceMean", "ReduceSum"),
@@ -43,6 +45,7 @@ class Stress:
 
     Attributes:
         sites: Those that can be given other values.
+        conditions: Names of the values that say which branch is taken.
     """
 
     def __init__(self, sites: Iterable[DiffSite], original: ir.Model, known: Values) -> None:
@@ -60,7 +63,7 @@ class Stress:
         self._replaced = {name: known[name] for name in sorted(read - follows.keys())}
         self._free = {name for name in self._replaced if _is_free(theirs.get(name))}
         # Whatever they come from, what both graphs ask decides in both.
-        self._conditions = {
+        self.conditions = {
             name
             for name, array in self._replaced.items()
             if _is_condition(array)
@@ -73,6 +76,10 @@ class Stress:
             wanted = sorted({site.value for site in self.sites} | between | follows.keys())
             part = part_model(original, wanted, self._replaced)
             self._session = open_session(part, "a part of the original", level="disable")
+
+    def other_branch(self, site: DiffSite, known: Values, read: Values) -> bool:
+        """Whether a site takes another branch on these values than on the known ones."""
+        return any(name in self.conditions and read[name] != known[name] for name in site.inputs)
 
     def values(self, budget: Budget) -> Iterator[tuple[Values, Values]]:
         """Yield, for each kind, what the sites read, and what the original makes of it.
@@ -89,8 +96,9 @@ class Stress:
         ]
         kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
         # Last, since the other branch may not take the values that belong to this one.
-        if self._conditions:
-            kinds.append(lambda name, array: np.logical_not(array) if name in self._conditions else array)
+        alone = [{name} for name in sorted(self.conditions)[:_MOST_ALONE]] if len(self.conditions) > 1 else []
+        for inverted in [self.conditions, *alone] if self.conditions else []:
+            kinds.append(lambda name, array, its=inverted: np.logical_not(array) if name in its else array)
         for kind in kinds if self.sites else ():
             read = {name: np.asarray(kind(name, array)) for name, array in self._replaced.items()}
             computed = run_part(self._session, read, budget)
@@ -103,7 +111,7 @@ def _following(site: DiffSite, theirs: Mapping[str | None, ir.Value]) -> dict[st
     found = {}
     for name in set(site.inputs) ^ set(site.original_inputs):
         if name in theirs:
-            ends, nodes = slice_of(theirs[name], read - {name})
+            ends, nodes = slice_of([theirs[name]], read - {name})
             others = {value for node in nodes for value in reads(node) if value.name not in ends}
             if ends and not any(value.is_graph_input() for value in others):
                 found[name] = set(ends)
