@@ -198,9 +198,9 @@ class Origin:
         import tempfile
 
         with (
-            tempfile.NamedTemporaryFile(suffix=_UNFINISHED, dir=found.path.parent, delete=False) as file,
             _opened(found.path) as rest,
             _as_file(self._model) as given,
+            tempfile.NamedTemporaryFile(suffix=_UNFINISHED, dir=found.path.parent, delete=False) as file,
         ):
             path, opened = Path(file.name), Path(f"/proc/self/fd/{file.fileno()}")
             try:
@@ -349,7 +349,9 @@ def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
 
 def _as_file(model: object) -> BinaryIO:
     """Return a model that is given as a path or as bytes, opened to be read."""
-    return Path(model).open("rb") if isinstance(model, (str, os.PathLike)) else io.BytesIO(model)  # type: ignore[arg-type] # no other
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).open("rb")
+    return io.BytesIO(bytes(model))  # type: ignore[call-overload] # no other; itself, if it is bytes
 
 
 def _also_to(file: IO[bytes], pieces: Iterable[memoryview]) -> Iterator[memoryview]:
