@@ -97,8 +97,7 @@ class Stress:
         kinds += [lambda name, array: _filled(array, self._rows.get(name))] if self._rows else []
         # Last, since the other branch may not take the values that belong to this one.
         alone = [{name} for name in sorted(self.conditions)[:_MOST_ALONE]] if len(self.conditions) > 1 else []
-        for inverted in [self.conditions, *alone] if self.conditions else []:
-            kinds.append(lambda name, array, its=inverted: np.logical_not(array) if name in its else array)
+        kinds += [_inverting(names) for names in ([self.conditions, *alone] if self.conditions else [])]
         for kind in kinds if self.sites else ():
             read = {name: np.asarray(kind(name, array)) for name, array in self._replaced.items()}
             computed = run_part(self._session, read, budget)
@@ -136,6 +135,10 @@ def _is_free(value: ir.Value | None) -> bool:
 
 def _is_condition(array: np.ndarray) -> bool:
     return array.dtype.kind == "b" and array.size == 1
+
+
+def _inverting(names: Collection[str]) -> Callable[[str, np.ndarray], np.ndarray]:
+    return lambda name, array: np.logical_not(array) if name in names else array
 
 
 def _faint(array: np.ndarray) -> np.ndarray:
