@@ -11,8 +11,6 @@ import sys
 import types
 from typing import Any
 
-__all__: list[str] = []
-
 # Whoever imports one of these while onnx_ir is imported, gets a stand-in; it is the module where an attribute is read.
 _DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
 

@@ -20,8 +20,10 @@ from normfuse.files.model_files import load_model
 from normfuse.host.integer_products import integer_products
 from normfuse.measuring.benchmark import benchmark
 from normfuse.reports.files import json_text
-from normfuse.sessions.creation import Choices, Level, open_session, session_model
+from normfuse.sessions import Choices
+from normfuse.sessions.creation import Level, open_session
 from normfuse.sessions.exact_products import with_exact_sums
+from normfuse.sessions.session_model import session_model
 
 pytestmark = pytest.mark.without_vnni
 

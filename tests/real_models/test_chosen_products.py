@@ -30,9 +30,9 @@ import normfuse
 from normfuse.files.model_files import external_tensors, load_model
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.meaning import Array
+from normfuse.sessions import Choices, host_optimization
 from normfuse.sessions import creation as sessions
-from normfuse.sessions import host_optimization
-from normfuse.sessions.creation import Choices, session_model
+from normfuse.sessions.session_model import session_model
 from normfuse.spec import ProgramStep, write_program
 
 pytestmark = pytest.mark.without_vnni

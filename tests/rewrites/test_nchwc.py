@@ -30,9 +30,10 @@ from normfuse.graph_rewrites import RewriteOptions
 from normfuse.graph_rewrites.layout.blocked_layout import move_reorders
 from normfuse.host.config_entries import disable_optimizer
 from normfuse.meaning import Array
+from normfuse.sessions import Choices
 from normfuse.sessions import layouts as nchwc
-from normfuse.sessions.creation import Choices, session_model
 from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.session_model import session_model
 
 pytestmark = pytest.mark.skipif(
     nchwc.block_size() is None and platform.machine() not in ("x86_64", "AMD64"),

@@ -24,8 +24,9 @@ from normfuse.files.model_files import load_model
 from normfuse.inspection.claims import pair_nodes
 from normfuse.meaning import Array, dtype_code
 from normfuse.optimization.float_network import unrounded
+from normfuse.sessions import Choices
 from normfuse.sessions import layouts as nchwc
-from normfuse.sessions.creation import Choices, session_model
+from normfuse.sessions.session_model import session_model
 
 pytestmark = pytest.mark.without_vnni
 

@@ -18,8 +18,8 @@ from spelling import SpellingBuilder
 import normfuse
 from normfuse.files.model_files import load_model
 from normfuse.meaning import Array
-from normfuse.sessions.creation import Choices, session_model
-from normfuse.sessions.session_model import in_pairs, makes_operators
+from normfuse.sessions import Choices
+from normfuse.sessions.session_model import in_pairs, makes_operators, session_model
 
 pytestmark = pytest.mark.without_vnni
 

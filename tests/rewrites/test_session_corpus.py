@@ -35,9 +35,10 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
 from normfuse.host.integer_products import sums_saturate
 from normfuse.meaning import Array
+from normfuse.sessions import Choices
 from normfuse.sessions import session_model as session_models
-from normfuse.sessions.creation import Choices, session_model
 from normfuse.sessions.layouts import CHANNELS_LAST
+from normfuse.sessions.session_model import session_model
 
 pytestmark = pytest.mark.without_vnni
 

@@ -8,7 +8,8 @@ import pytest
 import normfuse
 from normfuse import models
 from normfuse.files.model_files import load_model
-from normfuse.sessions.plan import MOST_BYTES, Choices, HostFacts, ModelFacts, plan_session, takes_pairs
+from normfuse.sessions import Choices
+from normfuse.sessions.plan import MOST_BYTES, HostFacts, ModelFacts, plan_session, takes_pairs
 from normfuse.sessions.session_model import plan_of
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)

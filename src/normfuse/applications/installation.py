@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["install", "uninstall"]
-
 # As in normfuse.host.plain_sessions, which imports more than may be imported here.
 _MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 _METHOD = "_create_inference_session"

@@ -6,8 +6,6 @@ import logging
 import os
 from functools import cache
 
-__all__ = ["logger"]
-
 _VARIABLE = "NORMFUSE_LOG"
 _LEVELS = {
     "debug": logging.DEBUG,

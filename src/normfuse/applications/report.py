@@ -11,8 +11,6 @@ from typing import Any
 
 from normfuse.applications.log import logger
 
-__all__ = ["note", "time_runs"]
-
 _VARIABLE = "NORMFUSE_REPORT"
 _RUNS = ("run", "run_with_iobinding", "run_with_ort_values")
 _RECORD = "_normfuse_record"

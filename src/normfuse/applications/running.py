@@ -14,8 +14,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["main"]
-
 _HELP = """\
 Usage: normfuse run [OPTION] PROGRAM [ARGUMENTS]
 

@@ -12,8 +12,6 @@ from typing import Any
 from normfuse.applications.log import logger
 from normfuse.applications.report import note
 
-__all__ = ["taken_over"]
-
 #: Models that are left alone: patterns of paths or file names as in a shell, or ``@dynamic``.
 EXCLUDE = "NORMFUSE_EXCLUDE"
 _DYNAMIC = "@dynamic"

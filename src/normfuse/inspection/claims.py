@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from normfuse.documents import Document
 from normfuse.errors import NormfuseError
-from normfuse.sessions.creation import SessionModel, open_session
+from normfuse.sessions.creation import open_session
+from normfuse.sessions.session_model import SessionModel
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -17,8 +17,10 @@ from normfuse.files.model_files import Source
 from normfuse.host.integer_products import IntegerProducts, integer_products
 from normfuse.host.versions import import_host
 from normfuse.inspection.claims import PairNodes, pair_nodes
-from normfuse.sessions.creation import Choices, SessionModel, open_session, session_model
+from normfuse.sessions import Choices
+from normfuse.sessions.creation import open_session
 from normfuse.sessions.exact_products import INTEGER_FACTORS, quantizer_of
+from normfuse.sessions.session_model import SessionModel, session_model
 
 PRODUCTS = frozenset([
     "Attention", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "Einsum",

@@ -17,9 +17,11 @@ from normfuse.inspection.gpu_work import GpuWork, count_gpu_work
 from normfuse.inspection.quantization import PRODUCTS, Quantization, quantization_of
 from normfuse.measuring.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.measuring.timing import Rounds, bound_run, ratio_of, take_turns
-from normfuse.sessions.creation import Choices, SessionModel, open_session, session_model
+from normfuse.sessions import Choices
+from normfuse.sessions.creation import open_session
 from normfuse.sessions.exact_products import with_exact_sums
 from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.session_model import SessionModel, session_model
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
 from normfuse.verification.comparison import Difference, differences, is_quantized

@@ -22,7 +22,8 @@ from onnx_ir.passes.common import InlinePass
 
 from normfuse.host.native_library import EP_NAME
 from normfuse.host.versions import import_host
-from normfuse.sessions.creation import SessionModel, open_session
+from normfuse.sessions.creation import open_session
+from normfuse.sessions.session_model import SessionModel
 from normfuse.verification import Sample
 
 if TYPE_CHECKING:

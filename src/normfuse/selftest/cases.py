@@ -14,8 +14,6 @@ from onnx import TensorProto
 from normfuse.meaning import INTEGER_RANGE, Array, Expected, dtype_code
 from normfuse.spec import ACTIVATIONS, ProgramStep, find_normalization
 
-__all__ = ["Case", "cases", "error_of", "limit_of"]
-
 # Allowed error: |got - exact| / (1 + |exact|) of a float output, steps beyond the rounding itself of a quantised one.
 TOLERANCE: dict[int, float] = {TensorProto.FLOAT: 2e-5, TensorProto.FLOAT16: 1.5e-3, TensorProto.BFLOAT16: 1e-2}
 QUANTISED_TOLERANCE = 2e-3

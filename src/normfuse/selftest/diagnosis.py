@@ -33,8 +33,6 @@ from normfuse.sessions.prepared_models import VARIABLE, cache_folder, entries
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Finding", "diagnose"]
-
 _TOLERANCE = 1e-5
 
 

@@ -19,8 +19,6 @@ from onnx.reference import ReferenceEvaluator
 
 from normfuse.meaning import Array, Expected, dtype_code
 
-__all__ = ["IslandCase", "island_cases"]
-
 
 @dataclasses.dataclass(frozen=True)
 class IslandCase:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from normfuse.files.model_files import ModelLike
 
-__all__ = ["LeftAlone", "create_session"]
-
 _log = logging.getLogger("normfuse")
 
 

@@ -51,19 +51,6 @@ if TYPE_CHECKING:
     """Keeps what a session was created on, with its external data in a folder ("": it has none)."""
 
 
-__all__ = [
-    "Choices",
-    "Given",
-    "Level",
-    "SessionModel",
-    "created",
-    "foreign_domains",
-    "left_as_it_is",
-    "needs_library",
-    "open_session",
-    "session_model",
-]
-
 _log = logging.getLogger("normfuse")
 
 Level = Literal["disable", "basic", "extended", "all"]

@@ -17,8 +17,6 @@ import onnx_ir as ir
 from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites.engine.inference import Types, infer_types
 
-__all__ = ["INTEGER_FACTORS", "quantizer_of", "with_exact_sums"]
-
 _SHIFT = 128
 
 _Tensors: TypeAlias = dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]]

@@ -31,8 +31,6 @@ from normfuse.spec import OPERATOR_DOMAIN
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FUSES_CHAINS", "failures", "optimized_by_host"]
-
 _log = logging.getLogger("normfuse")
 
 FUSES_CHAINS = """

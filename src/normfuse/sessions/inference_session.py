@@ -23,8 +23,6 @@ try:
 except HostVersionError:  # creating one says so
     _HostClass = object
 
-__all__ = ["InferenceSession"]
-
 # Arguments of onnxruntime's class that it takes by name only.
 _FURTHER = ("enable_fallback", "read_config_from_model", "disabled_optimizers")
 

@@ -37,8 +37,6 @@ from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["block_size", "blocked", "channels_last", "has_chains_of_convolutions", "lays_out"]
-
 # What else ONNX Runtime does to nodes other than convolutions behind the claims.
 _LATER = """
     Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover DynamicQuantizeMatMulFusion GatherSliceToSplitFusion

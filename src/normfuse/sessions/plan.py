@@ -10,8 +10,6 @@ from normfuse.sessions import Choices
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.options import Products
 
-__all__ = ["MOST_BYTES", "Choices", "HostFacts", "Layout", "ModelFacts", "SessionPlan", "plan_session", "takes_pairs"]
-
 MOST_BYTES = 1 << 30
 """Of weights, for the layout of convolutions: ONNX Runtime writes one message, and memory holds it for a moment."""
 

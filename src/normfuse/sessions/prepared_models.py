@@ -50,19 +50,6 @@ if TYPE_CHECKING:
 
     from normfuse.sessions import Choices
 
-__all__ = [
-    "LARGEST",
-    "MOST_BYTES",
-    "VARIABLE",
-    "Entry",
-    "Origin",
-    "cache_folder",
-    "clear",
-    "entries",
-    "prune",
-    "state_of",
-]
-
 VARIABLE = "NORMFUSE_CACHE"
 """Environment variable: the folder of the cache; 0, no, false or off: no cache."""
 MOST_BYTES = 2 << 30

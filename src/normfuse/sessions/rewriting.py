@@ -12,8 +12,6 @@ from normfuse import graph_rewrites
 from normfuse.files.model_files import Source
 from normfuse.graph_rewrites import AS_GIVEN, RewriteOptions, RewriteResult
 
-__all__ = ["Rewritten", "rewritten"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rewritten(RewriteResult):

@@ -20,6 +20,7 @@ from normfuse.host.integer_products import sums_saturate
 from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
+from normfuse.sessions import Choices
 from normfuse.sessions.exact_products import with_exact_sums
 from normfuse.sessions.layouts import (
     blocked,
@@ -28,15 +29,13 @@ from normfuse.sessions.layouts import (
     has_elementwise_of_bytes,
     lays_out,
 )
-from normfuse.sessions.plan import Choices, HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
+from normfuse.sessions.plan import HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
 from normfuse.sessions.rewriting import Rewritten, rewritten
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from normfuse.graph_rewrites.engine.options import Products
-
-__all__ = ["SessionModel", "in_pairs", "makes_operators", "plan_of", "session_model"]
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"

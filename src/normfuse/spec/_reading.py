@@ -9,8 +9,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-__all__ = ["Row", "by_name", "made", "read_table"]
-
 _Kind = TypeVar("_Kind")
 
 

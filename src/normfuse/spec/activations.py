@@ -11,8 +11,6 @@ from ._reading import Row, made, read_table
 from .formulas import evaluate
 from .prices import Price, price_of
 
-__all__ = ["ACTIVATIONS", "Activation", "ActivationBody", "ActivationSpelling", "DirectMlActivation", "Parameter"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationSpelling:

@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 from ._reading import by_name, read_table
 
-__all__ = ["DIRECTML_ASSUMPTIONS", "DIRECTML_OPERATORS", "DirectMlOperator"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DirectMlOperator:

@@ -6,8 +6,6 @@ import dataclasses
 
 from ._reading import by_name, read_table
 
-__all__ = ["ELEMENT_TYPES", "ElementType", "types_stored_by"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ElementType:

@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 from ._reading import read_table
 
-__all__ = ["HOST_OPERATORS", "OperatorList"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperatorList:

@@ -6,8 +6,6 @@ import dataclasses
 
 from ._reading import Row, made, read_table
 
-__all__ = ["NORMALIZATIONS", "Axes", "Normalization", "find_normalization"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Axes:

@@ -8,26 +8,6 @@ from types import MappingProxyType
 
 from ._reading import by_name, made, read_table
 
-__all__ = [
-    "ARGUMENTS",
-    "ATTRIBUTES",
-    "EDGES",
-    "MOST_DIMENSIONS",
-    "MOST_STEP_TENSORS",
-    "MOST_TENSORS",
-    "OPERATORS",
-    "OPERATOR_DOMAIN",
-    "OPSET_VERSION",
-    "STEPS",
-    "TENSORS_OF_QUANTIZED",
-    "UNNAMED_DIMENSION",
-    "Argument",
-    "Attribute",
-    "Edge",
-    "Operator",
-    "Step",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operator:

@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 from ._reading import Row, read_table
 
-__all__ = ["OPTIONS", "Option"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:

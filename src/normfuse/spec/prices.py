@@ -9,8 +9,6 @@ from typing import Any
 
 from ._reading import read_table
 
-__all__ = ["CALLS", "PRICES", "PRODUCTS", "TYPICAL", "Call", "Price", "ProductPrice", "price_of"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Price:

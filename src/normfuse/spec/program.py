@@ -19,17 +19,6 @@ from .activations import ACTIVATIONS
 from .element_types import ELEMENT_TYPES
 from .operators import ARGUMENTS, STEPS
 
-__all__ = [
-    "SPEC_VERSION",
-    "ProgramError",
-    "ProgramStep",
-    "UnknownStepError",
-    "labels_of",
-    "read_program",
-    "spec_version_of",
-    "write_program",
-]
-
 SPEC_VERSION: int = max(row.since for table in (STEPS, ARGUMENTS, ACTIVATIONS) for row in table.values())
 """The newest version of the specification that this package knows."""
 

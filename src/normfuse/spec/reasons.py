@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 from ._reading import read_table
 
-__all__ = ["REASONS", "Reason"]
-
 # Of a field, in characters: names in a damaged model may have a million.
 _LONGEST = 500
 

@@ -14,8 +14,6 @@ from .element_types import types_stored_by
 from .operators import MOST_DIMENSIONS, MOST_STEP_TENSORS, MOST_TENSORS, STEPS, TENSORS_OF_QUANTIZED
 from .program import ProgramError, ProgramStep, labels_of
 
-__all__ = ["TooManyTensorsError", "check_program"]
-
 
 class TooManyTensorsError(ProgramError):
     """Raised for a program that reads more tensors than the library takes in one node."""
