@@ -56,8 +56,8 @@ def prepared(name: str, model: onnx.ModelProto) -> str:
     nodes, options = len(model.graph.node), normfuse.session_options()
     start = time.process_time()
     with without_collection():
-        given = sessions.Given(model, None)
-        made = sessions.session_model(given.take(), options, sessions.Choices(), again=given.take)
+        given = sessions.GivenModel(model, None)
+        made = sessions.session_model(given.take(), options, sessions.AllowedChanges(), again=given.take)
         with runnable(made.model) as (data, _):
             size = len(data) if isinstance(data, bytes) else data.stat().st_size
     seconds = time.process_time() - start

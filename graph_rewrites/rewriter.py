@@ -69,7 +69,7 @@ PASSES = (
     Pass(
         "ShapeOfIntegers",
         read_shapes_of_integers,
-        lambda run: run.options.shapes_of_integers and run.target != "custom-op",
+        lambda run: run.options.shapes_before_dequantization and run.target != "custom-op",
     ),
     # In the way of no pattern, until the form is written.
     Pass("", lambda graph, fusion: fusion.bypass(graph)),

@@ -49,7 +49,7 @@ class RewriteOptions:
     """See `int8_products`."""
     drop_redundant_pairs: bool = False
     """Where nothing runs in integers, take Q/DQ pairs out that change nothing (`redundant_qdq`)."""
-    shapes_of_integers: bool = False
+    shapes_before_dequantization: bool = False
     """Where something does, ask for the shape of bytes before they are dequantised (`shape_readers`)."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from normfuse.files.model_files import load_model
 from normfuse.host.integer_products import integer_products
 from normfuse.measuring.benchmark import benchmark
 from normfuse.reports.files import json_text
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions.creation import Level, open_session
 from normfuse.sessions.exact_products import with_exact_sums
 from normfuse.sessions.session_model import session_model
@@ -155,8 +155,8 @@ def test_weights_are_uint8_only_where_sums_saturate(
     model = model_of(case, weights())
     model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), "z8"))
     source, options = load_model(model), onnxruntime.SessionOptions()
-    choices = [Choices(exact_products=asked, fold_weights=False) for asked in (False, True)]
-    usual, exact = (session_model(source, options, chosen).model for chosen in choices)
+    allowed = [AllowedChanges(exact_products=asked, fold_weights=False) for asked in (False, True)]
+    usual, exact = (session_model(source, options, chosen).model for chosen in allowed)
     tensors = [value.const_value for value in exact.graph.initializers.values()]
     types = {tensor.dtype for tensor in tensors if tensor is not None and tensor.shape == (DEPTH, COLUMNS)}
     assert (ir.DataType.UINT8 in types) == saturates

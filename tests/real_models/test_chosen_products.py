@@ -30,7 +30,7 @@ import normfuse
 from normfuse.files.model_files import external_tensors, load_model
 from normfuse.host.config_entries import disable_optimizer, disabled_optimizers
 from normfuse.meaning import Array
-from normfuse.sessions import Choices, host_optimization
+from normfuse.sessions import AllowedChanges, host_optimization
 from normfuse.sessions import creation as sessions
 from normfuse.sessions.session_model import session_model
 from normfuse.spec import ProgramStep, write_program
@@ -145,7 +145,7 @@ def test_weights_in_a_file_of_their_own(
     model.graph.initializer.append(harness.initializer("table", table))
     model.graph.node[-1].CopyFrom(helper.make_node("Add", [*model.graph.node[-1].input, "table"], ["y"]))
     path = saved_with_data_outside(model, tmp_path / "model")
-    made = session_model(load_model(path), onnxruntime.SessionOptions(), Choices()).model
+    made = session_model(load_model(path), onnxruntime.SessionOptions(), AllowedChanges()).model
     assert not any("temporary" in tensor.path for tensor in external_tensors(made))
     assert any(True for _ in external_tensors(made))
     (tmp_path / "temporary").mkdir()
@@ -234,7 +234,7 @@ def test_options_used_again_bring_no_warning(tmp_path: Path, capfd: pytest.Captu
 def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sets entries that it needs, such as where its weights are. Sessions with other options do not wait."""
     at_once, most = 0, 0
-    created, all_there = sessions.created, threading.Barrier(4, timeout=60)
+    created, all_there = sessions.create_or_fall_back, threading.Barrier(4, timeout=60)
 
     def slowly(*arguments: object) -> onnxruntime.InferenceSession:
         nonlocal at_once, most
@@ -247,7 +247,7 @@ def test_options_serve_one_session_after_the_other(shared: bool, monkeypatch: py
         at_once -= 1
         return created(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sessions, "created", slowly)
+    monkeypatch.setattr(sessions, "create_or_fall_back", slowly)
     data, options = dense().SerializeToString(), [normfuse.session_options() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         made = [pool.submit(normfuse.InferenceSession, data, options[0 if shared else i]) for i in range(4)]

@@ -178,7 +178,7 @@ WAYS: dict[str, Way] = {
     "file": _of_options(fold_weights="file"),
     "unrepeated": _of_options(fold_weights="session", drop_redundant_pairs=True),
     "unquantized": _of_options(target="standard", fold_weights="file", remove_quantization=True),
-    "shapes": _of_options(shapes_of_integers=True),
+    "shapes": _of_options(shapes_before_dequantization=True),
     "requantizing": _of_options(allow_requantization_removal=True),
     "pairs": _of_pass(PAIRS),
     "joined": _of_pass(IN_BLOCKS[0]),

@@ -30,9 +30,9 @@ from normfuse.graph_rewrites import RewriteOptions
 from normfuse.graph_rewrites.layout.blocked_layout import move_reorders
 from normfuse.host.config_entries import disable_optimizer
 from normfuse.meaning import Array
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions import layouts as nchwc
-from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.rewriting import rewrite_copy
 from normfuse.sessions.session_model import session_model
 
 pytestmark = pytest.mark.skipif(
@@ -120,8 +120,8 @@ def options_of() -> onnxruntime.SessionOptions:
 
 
 def moved(model: onnx.ModelProto) -> ir.Model | None:
-    result = rewritten(load_model(model), RewriteOptions("custom-op", fold_weights="session"))
-    return nchwc.blocked(result.model, options_of())
+    result = rewrite_copy(load_model(model), RewriteOptions("custom-op", fold_weights="session"))
+    return nchwc.lay_out_in_blocks(result.model, options_of())
 
 
 def reorders(model: ir.Model) -> int:
@@ -288,9 +288,9 @@ def test_options_are_given_back() -> None:
 
 def test_what_the_user_asks_of_optimisations_holds() -> None:
     source, options = load_model(net_of(["silu"])), options_of()
-    assert session_model(source, options, Choices()).layout == "blocked"
+    assert session_model(source, options, AllowedChanges()).layout == "blocked"
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    assert session_model(source, options, Choices()).layout == "as given"
+    assert session_model(source, options, AllowedChanges()).layout == "as given"
 
 
 def test_a_graph_without_reorders_stays() -> None:

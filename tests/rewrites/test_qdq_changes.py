@@ -24,7 +24,7 @@ from normfuse.files.model_files import load_model
 from normfuse.inspection.claims import pair_nodes
 from normfuse.meaning import Array, dtype_code
 from normfuse.optimization.float_network import unrounded
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions import layouts as nchwc
 from normfuse.sessions.session_model import session_model
 
@@ -156,9 +156,9 @@ def test_a_session_says_which() -> None:
     (exact,) = results(proto, {"x": x}).values()
     np.testing.assert_allclose(session.run(None, {"x": x})[0], exact, atol=np.abs(exact).max() * 1e-3)
     source = load_model(proto)
-    made = session_model(source, onnxruntime.SessionOptions(), Choices())
+    made = session_model(source, onnxruntime.SessionOptions(), AllowedChanges())
     groups = {group.becomes: group for group in pair_nodes(source, made)}
-    if made.leaves_pairs:  # this processor has a blocked layout
+    if made.leaves_qdq:  # this processor has a blocked layout
         last = [node.name for node in proto.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")][-2:]
         assert sorted(groups["repeated"].nodes) == sorted(last)
 
@@ -170,8 +170,8 @@ def test_a_session_makes_a_pair_of_what_a_shape_and_a_reshape_read() -> None:
     text = f"d = P16(Conv(x, {weights})); k = Conv(d * P16(Sigmoid(d)), {weights}); Head(P16(Concat(k, x, axis=1)))"
     proto = model_of(text, PAIRS, x="N:2,32,40,40", y="N:,K:", opset=21, dynamic="")
     source = load_model(proto)
-    made = session_model(source, onnxruntime.SessionOptions(), Choices())
-    assert made.leaves_pairs
+    made = session_model(source, onnxruntime.SessionOptions(), AllowedChanges())
+    assert made.leaves_qdq
     groups = {group.becomes: group for group in pair_nodes(source, made)}
     last = [node.name for node in proto.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")][-2:]
     assert {*last} <= {*groups["claimed"].nodes}
@@ -183,7 +183,7 @@ def test_a_session_dequantises_nothing_for_a_shape() -> None:
     weights = "DequantizeLinear(int8.weight[8, 4, 1, 1], float32(0.01), int8(0))"
     text = f"P(Head(P(Conv(P(x), {weights}))))"
     proto = model_of(text, PAIRS, x="N:2,4,H:7,W:6", y="N:,K:", opset=21, dynamic="")
-    made = session_model(load_model(proto), onnxruntime.SessionOptions(), Choices())
+    made = session_model(load_model(proto), onnxruntime.SessionOptions(), AllowedChanges())
     (shape,) = [node for node in made.model.graph if node.op_type == "Shape"]
     assert shape.inputs[0] is not None
     producer = shape.inputs[0].producer()

@@ -18,8 +18,8 @@ from spelling import SpellingBuilder
 import normfuse
 from normfuse.files.model_files import load_model
 from normfuse.meaning import Array
-from normfuse.sessions import Choices
-from normfuse.sessions.session_model import in_pairs, makes_operators, session_model
+from normfuse.sessions import AllowedChanges
+from normfuse.sessions.session_model import convert_to_qdq, makes_operators, session_model
 
 pytestmark = pytest.mark.without_vnni
 
@@ -51,7 +51,7 @@ def test_where_the_host_makes_no_operators_of_pairs_they_stay() -> None:
     count = 0
     for options in unlike(onnxruntime.SessionOptions()):
         assert not makes_operators(options)
-        nodes = [node.op_type for node in session_model(source, options, Choices()).model.graph]
+        nodes = [node.op_type for node in session_model(source, options, AllowedChanges()).model.graph]
         assert nodes.count("QLinearMatMul") == 2
         count += 1
     assert count == 4
@@ -59,19 +59,19 @@ def test_where_the_host_makes_no_operators_of_pairs_they_stay() -> None:
 
 def test_operators_stay_where_products_are_not_to_be_chosen() -> None:
     source = load_model(network())
-    made = session_model(source, onnxruntime.SessionOptions(), Choices(choose_products=False))
+    made = session_model(source, onnxruntime.SessionOptions(), AllowedChanges(choose_products=False))
     assert [node.op_type for node in made.model.graph].count("QLinearMatMul") == 2
 
 
 def test_a_model_is_written_once_and_stays_itself() -> None:
     source = load_model(network())
     before = ir.to_proto(source.model)
-    made = in_pairs(source)
-    assert made is in_pairs(source)
+    made = convert_to_qdq(source)
+    assert made is convert_to_qdq(source)
     assert made is not source
     assert ir.to_proto(source.model) == before
     plain = load_model(model_of("Relu(x)"))
-    assert in_pairs(plain) is plain
+    assert convert_to_qdq(plain) is plain
 
 
 @pytest.mark.parametrize("family", ["noise", "ramp", "outlier"])

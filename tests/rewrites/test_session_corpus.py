@@ -35,7 +35,7 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
 from normfuse.host.integer_products import sums_saturate
 from normfuse.meaning import Array
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions import session_model as session_models
 from normfuse.sessions.layouts import CHANNELS_LAST
 from normfuse.sessions.session_model import session_model
@@ -126,7 +126,7 @@ def _same_kernels(model: onnx.ModelProto, case: Case, folder: Path) -> Made:
 
 def _planned(model: onnx.ModelProto, _: Case, __: Path) -> Made:
     """Its products of integers and the activations between them."""
-    made = session_model(load_model(model), onnxruntime.SessionOptions(), Choices()).model
+    made = session_model(load_model(model), onnxruntime.SessionOptions(), AllowedChanges()).model
     found = [node.op_type for node in made.graph]
     assert found.count("Transpose") <= 2  # the channels are last from the first convolution to the last one
     return Made(", ".join(name for name in found if re.match("QLinear|Sigmoid|Softmax", name)))

@@ -600,9 +600,7 @@ def test_large_weights_stay_in_the_users_model(
 def test_killed_while_large_weights_are_read(folder: Path, large: Path) -> None:
     run(large)
     before = sorted(folder.iterdir())
-    code = (
-        f"import os; from normfuse.sessions import prepared_models as p; p._also_to = lambda *_: os._exit(9)\n{CHILD}"
-    )
+    code = f"import os; from normfuse.sessions import prepared_models as p; p._tee = lambda *_: os._exit(9)\n{CHILD}"
     assert subprocess.run([sys.executable, "-c", code, large], check=False).returncode == 9
     assert sorted(folder.iterdir()) == before
 
@@ -631,14 +629,14 @@ def test_large_weights_that_change(
 ) -> None:
     run(large)
     (entry,) = kept(folder)
-    before, seen, joined = entry.read_bytes(), created_on(folder, monkeypatch), prepared_models.joined
+    before, seen, joined = entry.read_bytes(), created_on(folder, monkeypatch), prepared_models.join
 
     def late(*arguments: object) -> object:
         change(large)
         return joined(*arguments)
 
     if is_late:
-        monkeypatch.setattr(prepared_models, "joined", late)
+        monkeypatch.setattr(prepared_models, "join", late)
     else:
         change(large)
     if change is cut:

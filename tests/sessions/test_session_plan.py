@@ -8,8 +8,8 @@ import pytest
 import normfuse
 from normfuse import models
 from normfuse.files.model_files import load_model
-from normfuse.sessions import Choices
-from normfuse.sessions.plan import MOST_BYTES, HostFacts, ModelFacts, plan_session, takes_pairs
+from normfuse.sessions import AllowedChanges as Allowed
+from normfuse.sessions.plan import MOST_BYTES, HostFacts, ModelFacts, converts_to_qdq, plan_session
 from normfuse.sessions.session_model import plan_of
 
 DETECTOR = ModelFacts(chains_of_convolutions=True)
@@ -22,54 +22,54 @@ OF_CONVOLUTIONS, AS_GIVEN = "of convolutions", "as given"
 X86, ARM = HostFacts(), HostFacts(is_x86=False)
 
 CASES = {
-    "transformer": (ModelFacts(), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no chain stands between"),
-    "detector": (DETECTOR, X86, Choices(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between convolutions"),
-    "detector on Arm": (DETECTOR, ARM, Choices(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between"),
-    "not all optimisations": (DETECTOR, HostFacts(lays_out=False), Choices(), AS_THEY_ARE, AS_GIVEN, "optimisations"),
-    "nothing compiled": (DETECTOR, HostFacts(compiles=False), Choices(), AS_THEY_ARE, AS_GIVEN, "compile is 0"),
-    "layout left": (DETECTOR, X86, Choices(blocked_layout=False), AS_THEY_ARE, AS_GIVEN, "blocked_layout is off"),
-    "float16": (NARROW, X86, Choices(), AS_THEY_ARE, AS_GIVEN, "float16"),
-    "a gibibyte": (LARGE, X86, Choices(), AS_THEY_ARE, AS_GIVEN, "1 GiB"),
-    "int8": (INT8, X86, Choices(), INTEGER, OF_CONVOLUTIONS, "activations are int8"),
-    "int8 without VNNI": (INT8, HostFacts(sums_saturate=True), Choices(), EXACT, OF_CONVOLUTIONS, "saturate here"),
-    "uint8": (ModelFacts(frozenset({"UINT8"})), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
-    "uint16": (ModelFacts(frozenset({"UINT16"})), X86, Choices(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
-    "products left": (INT8, X86, Choices(choose_products=False), AS_THEY_ARE, OF_CONVOLUTIONS, "choose_products"),
-    "depthwise": (DEPTHWISE, X86, Choices(), ("float", "integer"), OF_CONVOLUTIONS, "faster in float"),
-    "depthwise on Arm": (DEPTHWISE, ARM, Choices(), INTEGER, OF_CONVOLUTIONS, "int8"),
-    "depthwise, layout left": (DEPTHWISE, X86, Choices(blocked_layout=False), INTEGER, AS_GIVEN, "int8"),
+    "transformer": (ModelFacts(), X86, Allowed(), AS_THEY_ARE, AS_GIVEN, "no chain stands between"),
+    "detector": (DETECTOR, X86, Allowed(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between convolutions"),
+    "detector on Arm": (DETECTOR, ARM, Allowed(), AS_THEY_ARE, OF_CONVOLUTIONS, "chains stand between"),
+    "not all optimisations": (DETECTOR, HostFacts(lays_out=False), Allowed(), AS_THEY_ARE, AS_GIVEN, "optimisations"),
+    "nothing compiled": (DETECTOR, HostFacts(compiles=False), Allowed(), AS_THEY_ARE, AS_GIVEN, "compile is 0"),
+    "layout left": (DETECTOR, X86, Allowed(blocked_layout=False), AS_THEY_ARE, AS_GIVEN, "blocked_layout is off"),
+    "float16": (NARROW, X86, Allowed(), AS_THEY_ARE, AS_GIVEN, "float16"),
+    "a gibibyte": (LARGE, X86, Allowed(), AS_THEY_ARE, AS_GIVEN, "1 GiB"),
+    "int8": (INT8, X86, Allowed(), INTEGER, OF_CONVOLUTIONS, "activations are int8"),
+    "int8 without VNNI": (INT8, HostFacts(sums_saturate=True), Allowed(), EXACT, OF_CONVOLUTIONS, "saturate here"),
+    "uint8": (ModelFacts(frozenset({"UINT8"})), X86, Allowed(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
+    "uint16": (ModelFacts(frozenset({"UINT16"})), X86, Allowed(), AS_THEY_ARE, AS_GIVEN, "no activation is int8"),
+    "products left": (INT8, X86, Allowed(choose_products=False), AS_THEY_ARE, OF_CONVOLUTIONS, "choose_products"),
+    "depthwise": (DEPTHWISE, X86, Allowed(), ("float", "integer"), OF_CONVOLUTIONS, "faster in float"),
+    "depthwise on Arm": (DEPTHWISE, ARM, Allowed(), INTEGER, OF_CONVOLUTIONS, "int8"),
+    "depthwise, layout left": (DEPTHWISE, X86, Allowed(blocked_layout=False), INTEGER, AS_GIVEN, "int8"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_plans(case: str) -> None:
-    model, host, choices, products, layout, reason = CASES[case]
-    plan = plan_session(model, host, choices)
+    model, host, allowed, products, layout, reason = CASES[case]
+    plan = plan_session(model, host, allowed)
     assert (plan.products, plan.layout) == (products, layout)
     assert reason in str(plan)
     assert "\n" not in str(plan)
-    assert plan.shapes_of_integers == bool(model.activations & {"INT8", "UINT8"})
+    assert plan.shapes_before_dequantization == bool(model.activations & {"INT8", "UINT8"})
 
 
 @pytest.mark.parametrize(
-    ("host", "choices", "expected"),
+    ("host", "allowed", "expected"),
     [
-        (X86, Choices(), True),
-        (ARM, Choices(), False),
-        (HostFacts(makes_operators=False), Choices(), False),
-        (X86, Choices(choose_products=False), False),
-        (ARM, Choices(remove_quantization=True), True),
+        (X86, Allowed(), True),
+        (ARM, Allowed(), False),
+        (HostFacts(makes_operators=False), Allowed(), False),
+        (X86, Allowed(choose_products=False), False),
+        (ARM, Allowed(remove_quantization=True), True),
     ],
 )
-def test_when_operators_become_pairs(host: HostFacts, choices: Choices, expected: bool) -> None:
-    assert takes_pairs(host, choices) == expected
+def test_when_operators_become_pairs(host: HostFacts, allowed: Allowed, expected: bool) -> None:
+    assert converts_to_qdq(host, allowed) == expected
 
 
-@pytest.mark.parametrize("becomes_pairs", [True, False])
-def test_operators_become_pairs(becomes_pairs: bool) -> None:
-    plan = plan_session(ModelFacts(becomes_pairs=becomes_pairs), X86, Choices())
-    assert plan.as_pairs == becomes_pairs
-    assert ("form=Q/DQ pairs" in str(plan)) == becomes_pairs
+@pytest.mark.parametrize("becomes_qdq", [True, False])
+def test_operators_become_pairs(becomes_qdq: bool) -> None:
+    plan = plan_session(ModelFacts(becomes_qdq=becomes_qdq), X86, Allowed())
+    assert plan.as_qdq == becomes_qdq
+    assert ("form=Q/DQ pairs" in str(plan)) == becomes_qdq
 
 
 def test_a_line_of_the_log_says_it(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

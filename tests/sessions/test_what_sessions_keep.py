@@ -97,8 +97,8 @@ def test_nothing_of_the_rewriting_while_onnxruntime_creates_it(
     np.testing.assert_allclose(session.run(None, X)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("gives_up", [True, False])
-def test_no_second_copy_of_weights_while_onnxruntime_optimises(gives_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("frees", [True, False])
+def test_no_second_copy_of_weights_while_onnxruntime_optimises(frees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is given up once it is written, and ONNX Runtime writes one weight after the other."""
     model, left = ir.from_proto(onnx.load_from_string(large())), []
 
@@ -109,7 +109,7 @@ def test_no_second_copy_of_weights_while_onnxruntime_optimises(gives_up: bool, m
         return session
 
     monkeypatch.setattr(host_optimization, "plain_session", creating)
-    optimized = host_optimization.optimized_by_host(model, onnxruntime.SessionOptions(), [], gives_up=gives_up)
-    assert [each is None for each in left] == [gives_up] * len(model.graph.initializers)
+    optimized = host_optimization.optimize_by_host(model, onnxruntime.SessionOptions(), [], frees_weights=frees)
+    assert [each is None for each in left] == [frees] * len(model.graph.initializers)
     got = plain_session(ir.to_proto(optimized).SerializeToString()).run(None, X)[0]
     np.testing.assert_array_equal(got, plain_session(large()).run(None, X)[0])

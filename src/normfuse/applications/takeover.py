@@ -57,12 +57,12 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
 
 def _created(session: Any, disabled_optimizers: Any) -> Any:
     """Return onnxruntime's own session with normfuse, or why there is none."""
-    from normfuse.sessions.cached import LeftAlone, create_session
+    from normfuse.sessions.cached import LeftToHost, create_session
 
     given = session._model_path or session._model_bytes
     try:
         return create_session(given, session._sess_options, disabled_optimizers, of_application=True)
-    except LeftAlone as reason:
+    except LeftToHost as reason:
         return str(reason)
 
 

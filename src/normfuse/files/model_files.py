@@ -64,7 +64,7 @@ class Source:
     """What the model is called in messages."""
     path: Path | None = None
     rewrites: dict[object, object] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    """Its rewritten copies, see :func:`normfuse.sessions.rewriting.rewritten`."""
+    """Its rewritten copies, see :func:`normfuse.sessions.rewriting.rewrite_copy`."""
 
     @property
     def size(self) -> int:

@@ -17,7 +17,7 @@ EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 #: "1": functions are inlined where no execution provider wants them, see host.inlining.
 INLINE_LATE = "session.disable_aot_function_inlining"
 #: "1": ONNX Runtime leaves QuantizeLinear and DequantizeLinear as they are.
-LEAVES_PAIRS = "session.disable_quant_qdq"
+LEAVES_QDQ = "session.disable_quant_qdq"
 OF_INTEGERS = """
     session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
     session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
     INLINE_LATE,
-    LEAVES_PAIRS,
+    LEAVES_QDQ,
     choose_entry,
     disable_optimizer,
     get_entry,
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
     """What the options of a session on a prepared model have to say, and must not: see `sessions.SessionModel`."""
 
     keeps_weights: bool
-    leaves_pairs: bool
+    leaves_qdq: bool
     inlines_late: bool
     disabled: list[str]
     """Of ONNX Runtime's optimizers, for this model's sake."""
@@ -56,9 +56,9 @@ class Needs(NamedTuple):
     whole: str
     """The hash of the prepared model with them; "": it has all of its own."""
 
-    def settle(self, options: onnxruntime.SessionOptions) -> None:
+    def configure(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; a user's own entries stay."""
-        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
+        configure(options, keeps_weights=self.keeps_weights, leaves_qdq=self.leaves_qdq)
         choose_entry(options, INLINE_LATE, "1" if self.inlines_late else "0")
         disable_optimizer(options, *self.disabled)
 
@@ -78,8 +78,8 @@ def data_in(options: onnxruntime.SessionOptions, folder: str | None) -> Iterator
             set_entry(options, EXTERNAL_DATA_FOLDER, users)
 
 
-def settle(options: onnxruntime.SessionOptions, *, keeps_weights: bool, leaves_pairs: bool) -> None:
+def configure(options: onnxruntime.SessionOptions, *, keeps_weights: bool, leaves_qdq: bool) -> None:
     """Say what ONNX Runtime is to leave; what an earlier session on these options needed is taken back."""
     switch_optimizer(options, QUANTIZES_WEIGHTS, off=keeps_weights)
-    if leaves_pairs or get_entry(options, LEAVES_PAIRS) is not None:
-        choose_entry(options, LEAVES_PAIRS, "1" if leaves_pairs else "0")
+    if leaves_qdq or get_entry(options, LEAVES_QDQ) is not None:
+        choose_entry(options, LEAVES_QDQ, "1" if leaves_qdq else "0")

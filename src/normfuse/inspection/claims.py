@@ -127,7 +127,7 @@ def pair_nodes(source: Source, made: SessionModel) -> tuple[PairNodes, ...]:
     assert result is not None
     kept = {node.name for node in result.model.graph.all_nodes()}
     # Where ONNX Runtime has optimised the model first, but for its layout alone.
-    taken = set() if made.leaves_pairs else kept - {node.name for node in made.model.graph.all_nodes()}
+    taken = set() if made.leaves_qdq else kept - {node.name for node in made.model.graph.all_nodes()}
     fused = {name: site for site in result.sites if site.fused_into is not None for name in site.nodes}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"

@@ -13,7 +13,7 @@ from normfuse.errors import OptionError
 from normfuse.files.model_files import ModelLike, load_model
 from normfuse.host.options import accepts
 from normfuse.sessions.creation import open_session
-from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.rewriting import rewrite_copy
 from normfuse.spec import OPTIONS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def lower(model: ModelLike, level: str = DEFAULT_LEVEL, *, allow_requantization_
     from normfuse.graph_rewrites import RewriteOptions
 
     source = load_model(model)
-    found = rewritten(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
+    found = rewrite_copy(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
     sites = {site.name: site for site in found.sites if site.fused_into is not None}
     with tempfile.TemporaryDirectory(prefix="normfuse.") as folder:
         report = Path(folder) / "claims.jsonl"

@@ -17,7 +17,7 @@ from normfuse.files.model_files import Source
 from normfuse.host.integer_products import IntegerProducts, integer_products
 from normfuse.host.versions import import_host
 from normfuse.inspection.claims import PairNodes, pair_nodes
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions.creation import open_session
 from normfuse.sessions.exact_products import INTEGER_FACTORS, quantizer_of
 from normfuse.sessions.session_model import SessionModel, session_model
@@ -110,8 +110,8 @@ def quantization_of(
         products = tuple(_products_here(source.model, source.name, here))
         if with_pairs:
             options = import_host().SessionOptions()
-            choices = Choices(allow_requantization_removal=allow_requantization_removal)
-            made = session_model(source, options, choices)
+            allowed = AllowedChanges(allow_requantization_removal=allow_requantization_removal)
+            made = session_model(source, options, allowed)
             in_session = tuple(_products_here(made, source.name, here))
             found = dataclasses.replace(found, in_session=in_session, pairs=pair_nodes(source, made))
     except NormfuseError as error:

@@ -17,10 +17,10 @@ from normfuse.inspection.gpu_work import GpuWork, count_gpu_work
 from normfuse.inspection.quantization import PRODUCTS, Quantization, quantization_of
 from normfuse.measuring.kernel_time import FUSED, KernelTime, time_in_chains, time_in_fused_nodes
 from normfuse.measuring.timing import Rounds, bound_run, ratio_of, take_turns
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions.creation import open_session
 from normfuse.sessions.exact_products import with_exact_sums
-from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.rewriting import rewrite_copy
 from normfuse.sessions.session_model import SessionModel, session_model
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.budget import run_all
@@ -187,7 +187,7 @@ def benchmark(
     source = load_model(model)
     ensure_registered()  # before anything is measured
     tell("rewriting", 0, 0)
-    fused = optimized or rewritten(source).model
+    fused = optimized or rewrite_copy(source).model
     tell("creating sessions", 0, 0)
     quantization = quantization_of(source)
     saturating = 0 if quantization is None else quantization.saturating
@@ -238,14 +238,14 @@ class _Setting:
             self.case("rewritten + normfuse", fused, options),
         ]
         on_cpu = options.get("backend") != "directml"
-        choices = Choices(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
-        in_memory = session_model(source, import_host().SessionOptions(), choices)
-        portable = rewritten(source, RewriteOptions(fold_weights="never" if quantization is None else "session"))
-        if in_memory.model is not portable.model or portable.counts != rewritten(source).counts:
+        allowed = AllowedChanges(fold_weights=quantization is not None, choose_products=on_cpu, blocked_layout=on_cpu)
+        in_memory = session_model(source, import_host().SessionOptions(), allowed)
+        portable = rewrite_copy(source, RewriteOptions(fold_weights="never" if quantization is None else "session"))
+        if in_memory.model is not portable.model or portable.counts != rewrite_copy(source).counts:
             cases.append(self.case("normfuse.InferenceSession", in_memory, options))  # else it is the one before
         usual = cases[-1]
         if quantization is not None and quantization.saturating and on_cpu:
-            made = session_model(source, import_host().SessionOptions(), choices._replace(exact_products=True))
+            made = session_model(source, import_host().SessionOptions(), allowed._replace(exact_products=True))
             cases.append(self.case("normfuse.InferenceSession, exact_products", made, options))
         return cases, usual, in_memory
 

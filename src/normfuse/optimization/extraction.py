@@ -17,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPa
 from normfuse.errors import OptionError
 from normfuse.files.model_files import ModelLike, check_target, load_model, save_model
 from normfuse.files.output_files import scratch_folder
-from normfuse.sessions.rewriting import rewritten
+from normfuse.sessions.rewriting import rewrite_copy
 from normfuse.verification import Inputs, Sample
 from normfuse.verification.between import values_between
 from normfuse.verification.diff_sites import reads
@@ -77,7 +77,7 @@ def extract_site(model: ModelLike, site: str, *, inputs: Inputs | None = None) -
         VerificationError: No input could be made that the model accepts.
     """
     source = load_model(model)
-    whole = rewritten(source)
+    whole = rewrite_copy(source)
     found = _site(whole.sites, site, source.name)
     names = {*found.nodes, found.name}
     nodes = {node for node in source.model.graph if _name(node) in names}

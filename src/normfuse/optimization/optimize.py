@@ -34,7 +34,7 @@ from normfuse.inspection.claims import Claims, ask_provider, claims_of
 from normfuse.optimization.float_network import RemovalReport, measure_removal, unrounded
 from normfuse.optimization.folding import FoldingReport, folding_report
 from normfuse.optimization.site_examples import SiteExample, site_examples
-from normfuse.sessions.rewriting import Rewritten, rewritten
+from normfuse.sessions.rewriting import RewrittenModel, rewrite_copy
 from normfuse.spec import REASONS
 from normfuse.tuning import Tuned, TuningReport, check_tuning, tune_model
 from normfuse.verification import VERIFY_SECONDS, Comparing, Inputs, VerificationReport, verify_models
@@ -277,7 +277,7 @@ class _Options:
             report = dataclasses.replace(report, removal=RemovalReport(done.removed, done.clipped, tuple(done.kept)))
         return OptimizationResult(report, optimized, source)
 
-    def _rewritten(self, source: Source, *, folds: bool) -> Rewritten:
+    def _rewritten(self, source: Source, *, folds: bool) -> RewrittenModel:
         from normfuse.graph_rewrites import RewriteOptions
 
         tell = self.progress
@@ -288,11 +288,11 @@ class _Options:
             fold_weights="file" if folds else "never",
         )
         counted = None if tell is None else lambda done, total: tell("rewriting", done, total)
-        return rewritten(source, options, progress=counted)
+        return rewrite_copy(source, options, progress=counted)
 
     def _tuned(
-        self, source: Source, found: Rewritten, folded: Rewritten | None, report: OptimizationReport
-    ) -> tuple[Rewritten, ir.Model, OptimizationReport]:
+        self, source: Source, found: RewrittenModel, folded: RewrittenModel | None, report: OptimizationReport
+    ) -> tuple[RewrittenModel, ir.Model, OptimizationReport]:
         """Tune a rewritten model, or the one with ``folded`` weights where that is faster."""
         assert self.tune is not None
         if folded is not None and not (folded.weights.folded or folded.weights.lookups):
@@ -315,7 +315,7 @@ class _Options:
         return found, tuned.model, report
 
     def _verified(
-        self, source: Source, optimized: ir.Model, report: OptimizationReport, found: Rewritten, *, removes: bool
+        self, source: Source, optimized: ir.Model, report: OptimizationReport, found: RewrittenModel, *, removes: bool
     ) -> OptimizationReport:
         """Return the report with the comparison in it; ``removes``: the result is without quantised activations.
 
@@ -350,7 +350,7 @@ class _Options:
         return dataclasses.replace(report, removal=removal)
 
 
-def _report_on(source: Source, found: Rewritten, target: Target) -> OptimizationReport:
+def _report_on(source: Source, found: RewrittenModel, target: Target) -> OptimizationReport:
     """Return what there is to say of a rewritten model before it has been run."""
     return OptimizationReport(
         model=source.name,
@@ -389,10 +389,10 @@ def inspect_with_claims(model: ModelLike, *, allow_requantization_removal: bool 
     return list(found.sites), ask_provider(found.model, source.name, found.sites)
 
 
-def _found(source: Source, allow_requantization_removal: bool) -> Rewritten:
+def _found(source: Source, allow_requantization_removal: bool) -> RewrittenModel:
     from normfuse.graph_rewrites import RewriteOptions
 
-    return rewritten(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
+    return rewrite_copy(source, RewriteOptions(allow_requantization_removal=allow_requantization_removal))
 
 
 def nothing_to_gain(site: Site) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Choices"]
+__all__ = ["AllowedChanges"]
 
 
-class Choices(NamedTuple):
+class AllowedChanges(NamedTuple):
     """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
 
     fold_weights: bool = True
@@ -18,6 +18,6 @@ class Choices(NamedTuple):
     remove_quantization: bool = False
 
     @property
-    def results_stay(self) -> bool:
+    def keeps_results(self) -> bool:
         """Whether the model as it was given has the results that are asked for."""
         return not (self.exact_products or self.allow_requantization_removal or self.remove_quantization)

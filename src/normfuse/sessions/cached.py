@@ -22,7 +22,7 @@ from normfuse.host.options_copy import copied, has_providers, lock_of
 from normfuse.host.plain_sessions import plain_session, recreate_from
 from normfuse.host.session import BACKEND_KEY, ERRORS_ONLY, session_options
 from normfuse.host.versions import load_host
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions.prepared_models import Origin
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("normfuse")
 
 
-class LeftAlone(Exception):  # noqa: N818 -- no error
+class LeftToHost(Exception):  # noqa: N818 -- no error
     """An application's session is to be onnxruntime's own: the message is why."""
 
 
@@ -45,9 +45,9 @@ class _Request(NamedTuple):
     model: ModelLike
     given: onnxruntime.SessionOptions | None
     """The user's options."""
-    completed: Callable[[onnxruntime.SessionOptions | None], onnxruntime.SessionOptions]
+    complete: Callable[[onnxruntime.SessionOptions | None], onnxruntime.SessionOptions]
     """Gives options the execution provider and what is asked of it."""
-    choices: Choices
+    allowed: AllowedChanges
     of_application: bool
 
 
@@ -62,31 +62,31 @@ def create_session(
     """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model.
 
     Raises:
-        LeftAlone: The session is ``of_application``, and better left to onnxruntime.
+        LeftToHost: The session is ``of_application``, and better left to onnxruntime.
         InitializersGiven: It is ``of_application``, and the options give initializers.
         NormfuseError: What :class:`normfuse.InferenceSession` raises.
     """
 
-    def completed(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    def complete(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
         options = session_options(options, model=None, **given)
         disable_optimizer(options, *(disabled or ()))
         return options
 
-    choices = Choices(**{name: given.pop(name) for name in Choices._fields if name in given})
-    own = _own(sess_options, of_application)
+    allowed = AllowedChanges(**{name: given.pop(name) for name in AllowedChanges._fields if name in given})
+    own = _copy_of(sess_options, of_application)
     with lock_of(own) if _are_options(own) else contextlib.nullcontext():
-        options = completed(own)
+        options = complete(own)
         if get_entry(options, BACKEND_KEY) == "directml":
-            choices = choices._replace(choose_products=False, blocked_layout=False)
-        asked = _Request(model, sess_options, completed, choices, of_application)
-        origin = Origin.of(model, options, choices)
-        session = _on_prepared(asked, options, origin)
+            allowed = allowed._replace(choose_products=False, blocked_layout=False)
+        asked = _Request(model, sess_options, complete, allowed, of_application)
+        origin = Origin.of(model, options, allowed)
+        session = _create_on_prepared(asked, options, origin)
         prepared = session is not None
         if session is None:
             with without_collection():
-                session = _on_rewritten(asked, options, origin)
+                session = _create_on_rewritten(asked, options, origin)
     vars(session)["_normfuse_prepared"] = prepared  # applications report it
-    if choices.results_stay:
+    if allowed.keeps_results:
         if isinstance(model, (str, os.PathLike)):
             recreate_from(session, str(Path(model).resolve()))
         elif isinstance(model, (bytes, bytearray, memoryview)):
@@ -98,7 +98,7 @@ def _are_options(options: object) -> bool:
     return isinstance(options, load_host().SessionOptions)
 
 
-def _own(options: onnxruntime.SessionOptions | None, of_application: bool) -> onnxruntime.SessionOptions | None:
+def _copy_of(options: onnxruntime.SessionOptions | None, of_application: bool) -> onnxruntime.SessionOptions | None:
     """Return a copy, or the options themselves where a session needs what a copy would lack: never an application's."""
     if options is None or not _are_options(options):
         return options
@@ -115,7 +115,7 @@ def _own(options: onnxruntime.SessionOptions | None, of_application: bool) -> on
     return copy
 
 
-def _on_prepared(
+def _create_on_prepared(
     asked: _Request, options: onnxruntime.SessionOptions, origin: Origin | None
 ) -> onnxruntime.InferenceSession | None:
     """Return a session on what an earlier one was created on; None: it is to be made."""
@@ -125,12 +125,12 @@ def _on_prepared(
     needs = found.needs
     try:
         require_none_of(asked.given, needs.initializers, needs.files)
-        needs.settle(options)
+        needs.configure(options)
         with origin.whole(found) as file, data_in(options, needs.folder):
             data = asked.model if needs.as_given else file.read_bytes() if needs.folder else file
             data = os.fspath(data) if isinstance(data, (str, os.PathLike)) else bytes(data)  # type: ignore[arg-type] # no other
             session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
-            if not asked.choices.results_stay:
+            if not asked.allowed.keeps_results:
                 recreate_from(session, file.read_bytes())  # what the model that was given would not do for
     except Exception as error:  # whatever it is: the usual way says it, or does without
         _log.info("No session on the prepared model %s: %s", found.path, words_of(error).splitlines()[0])
@@ -146,25 +146,25 @@ def _on_prepared(
     return session
 
 
-def _on_rewritten(
+def _create_on_rewritten(
     asked: _Request, options: onnxruntime.SessionOptions, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
     from normfuse.sessions import creation as sessions
 
     given = asked.given if _are_options(asked.given) else None
     try:
-        model = sessions.Given(asked.model, given)
+        model = sessions.GivenModel(asked.model, given)
     except InitializersGiven as found:
         if asked.of_application:
             raise
-        if asked.choices.exact_products:
+        if asked.allowed.exact_products:
             raise OptionError(f"{found} exact_products=True needs it rewritten.") from found
         with lock_of(given):
-            return sessions.left_as_it_is(asked.model, asked.completed(given), found)
+            return sessions.create_on_original(asked.model, asked.complete(given), found)
     foreign = model.foreign_domains
     if foreign and asked.of_application:
-        raise LeftAlone(f"it has operators of {', '.join(foreign)}, of a library that its options may name")
+        raise LeftToHost(f"it has operators of {', '.join(foreign)}, of a library that its options may name")
     if not foreign or given is None:
-        return sessions.created(model, options, asked.choices, None if foreign else origin)
+        return sessions.create_or_fall_back(model, options, asked.allowed, None if foreign else origin)
     with lock_of(given):  # a copy lacks the library
-        return sessions.created(model, asked.completed(given), asked.choices, None)
+        return sessions.create_or_fall_back(model, asked.complete(given), asked.allowed, None)

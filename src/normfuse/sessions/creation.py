@@ -38,8 +38,8 @@ from normfuse.host.output_shapes import forget_made_up_names, has_made_up_names
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.session import session_options
 from normfuse.host.versions import import_host, load_host
-from normfuse.sessions import Choices
-from normfuse.sessions.host_optimization import failures
+from normfuse.sessions import AllowedChanges
+from normfuse.sessions.host_optimization import count_failures
 from normfuse.sessions.prepared_models import Origin, state_of
 from normfuse.sessions.session_model import SessionModel, session_model
 from normfuse.spec import OPERATOR_DOMAIN
@@ -55,7 +55,7 @@ _log = logging.getLogger("normfuse")
 
 Level = Literal["disable", "basic", "extended", "all"]
 # What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
-_WITHOUT_CHOICES = (
+_IN_HOST_TYPES_AND_LAYOUT = (
     "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
     "chooses: what other ones would gain is lost. choose_products=False, blocked_layout=False asks for that at once."
 )
@@ -75,7 +75,7 @@ _DOMAINS = (
 )
 
 
-class Given:
+class GivenModel:
     """A model, each time it is asked for as it was given."""
 
     def __init__(self, model: ModelLike, options: onnxruntime.SessionOptions | None) -> None:
@@ -113,15 +113,15 @@ class Given:
             paths = {str(Path(tensor.path).absolute()) for tensor in external_tensors(model)}
             self.data = {path: state_of(path) for path in paths}
 
-    def made(self, options: onnxruntime.SessionOptions, choices: Choices) -> SessionModel:
+    def prepare(self, options: onnxruntime.SessionOptions, allowed: AllowedChanges) -> SessionModel:
         """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
-        made = session_model(self.take(), options, choices, again=self.take if self.is_own else None)
+        made = session_model(self.take(), options, allowed, again=self.take if self.is_own else None)
         _log.info("%s", made)
         kinds = [site.kind for site in made.written.sites if site.fused_into] if made.written else []
         self.summary = {"plan": str(made), "fused": dict(collections.Counter(kinds))}
         return made._replace(written=None)
 
-    def as_it_is(self) -> SessionModel:
+    def take_original(self) -> SessionModel:
         """Return the model, not rewritten."""
         self.summary = {}
         return SessionModel(self.take().model)
@@ -139,7 +139,7 @@ def _names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
     return names, sorted(files)
 
 
-def left_as_it_is(
+def create_on_original(
     model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
 ) -> onnxruntime.InferenceSession:
     """Return a session on the model as it is: the execution provider sees for itself what the options give."""
@@ -155,8 +155,8 @@ def foreign_domains(model: ir.Model) -> list[str]:
     return sorted({node.domain for graph in graphs_of(model.graph) for node in graph} - known)
 
 
-def created(
-    given: Given, options: onnxruntime.SessionOptions, choices: Choices, origin: Origin | None
+def create_or_fall_back(
+    given: GivenModel, options: onnxruntime.SessionOptions, allowed: AllowedChanges, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
     """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
 
@@ -165,18 +165,18 @@ def created(
     ONNX Runtime's QLinear operators fail for some models of uint8 that it runs as int8, some versions for more, as
     for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
     """
-    in_file = choices.results_stay and given.kind in ("path", "bytes")
-    least = choices._replace(choose_products=False, blocked_layout=False)
-    ways = {"": functools.partial(given.made, options, choices)}
-    if least != choices:
-        ways[_WITHOUT_CHOICES] = functools.partial(given.made, options, least)
-    if choices.results_stay:
-        ways[_WITHOUT_REWRITING] = functools.partial(given.as_it_is)
+    in_file = allowed.keeps_results and given.kind in ("path", "bytes")
+    least = allowed._replace(choose_products=False, blocked_layout=False)
+    ways = {"": functools.partial(given.prepare, options, allowed)}
+    if least != allowed:
+        ways[_IN_HOST_TYPES_AND_LAYOUT] = functools.partial(given.prepare, options, least)
+    if allowed.keeps_results:
+        ways[_WITHOUT_REWRITING] = functools.partial(given.take_original)
     answers: dict[str, None] = {}
     *_, last = ways
     for without in ways:
         try:
-            session = _settled_session(ways[without], options, given, None if answers else origin, in_file=in_file)
+            session = _create_and_keep(ways[without], options, given, None if answers else origin, in_file=in_file)
             break
         except InvalidModelError as error:
             if without == last:
@@ -191,26 +191,26 @@ def created(
     return session
 
 
-def _settled_session(
+def _create_and_keep(
     make: Callable[[], SessionModel],
     options: onnxruntime.SessionOptions,
-    given: Given,
+    given: GivenModel,
     origin: Origin | None,
     *,
     in_file: bool,
 ) -> onnxruntime.InferenceSession:
-    failed = failures()
+    failed = count_failures()
     made = make()
-    made.settle(options)
+    made.configure(options)
     before = set(disabled_optimizers(options))
-    keeps_weights, leaves_pairs, as_given = made.keeps_weights, made.leaves_pairs, made.as_given
+    keeps_weights, leaves_qdq, as_given = made.keeps_weights, made.leaves_qdq, made.as_given
     late = inlines_late(made.model)
 
     def keep(session: onnxruntime.InferenceSession, data: bytes | Path, folder: str) -> None:
         names, files = given.initializers
         needs = Needs(
             keeps_weights=keeps_weights,
-            leaves_pairs=leaves_pairs,
+            leaves_qdq=leaves_qdq,
             inlines_late=late,
             disabled=sorted(set(disabled_optimizers(options)) - before),
             initializers=names,
@@ -226,7 +226,7 @@ def _settled_session(
         if origin is not None:
             origin.keep(b"" if as_given else data, needs, given.data)
 
-    certain = origin is not None and failures() == failed
+    certain = origin is not None and count_failures() == failed
     models = [made.model]
     del made
     return _create(models, options, given.name, providers=None, keep=keep if certain else None, in_file=in_file)
@@ -271,7 +271,7 @@ def open_session(
     if threads:
         options.intra_op_num_threads = threads
     made = model if isinstance(model, SessionModel) else SessionModel(model)
-    made.settle(options)
+    made.configure(options)
     if ep_options is not None:
         session_options(options, **ep_options)
         return _create([made.model], options, name, providers=None)
@@ -313,7 +313,7 @@ def _create(
             with data_in(options, folder):
                 session = plain_session(given, sess_options=options, providers=providers, enable_fallback=0)
         except Exception as error:  # onnxruntime raises one class of its own for each status code
-            raise _translated(error, name) from error
+            raise _translate(error, name) from error
         if keep is not None and (isinstance(data, bytes) or not data.with_name(f"{data.name}.data").exists()):
             keep(session, data, folder or "")
     if providers is None and EP_NAME not in session.get_providers():
@@ -321,7 +321,7 @@ def _create(
     return session
 
 
-def _translated(error: Exception, name: str) -> Exception:
+def _translate(error: Exception, name: str) -> Exception:
     text = words_of(error)
     # What the library itself objects to is an option (DirectML is one), or the environment variable that chooses the
     # instruction set.

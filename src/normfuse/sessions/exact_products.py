@@ -51,7 +51,7 @@ INTEGER_FACTORS: Mapping[str, tuple[Factors, ...]] = {
 def with_exact_sums(*models: ir.Model) -> tuple[ir.Model, ...]:
     """Return copies in which weights of int8 that uint8 is multiplied by are uint8; shared tensors stay shared."""
     tensors: _Tensors = {}
-    return tuple(_Copy(model.clone(), tensors).shifted() for model in models)
+    return tuple(_Copy(model.clone(), tensors).shift_weights() for model in models)
 
 
 class _Copy:
@@ -63,7 +63,7 @@ class _Copy:
         # Identities of a graph and a value -> the latter, which keeps it alive, and what it becomes there.
         self._values: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
 
-    def shifted(self) -> ir.Model:
+    def shift_weights(self) -> ir.Model:
         types = _Types(self._model)
         for graph in self._model.graphs():
             for node in tuple(graph):
@@ -76,19 +76,19 @@ class _Copy:
         if factor is None or zero is None:
             return
         node.resize_inputs(max(len(node.inputs), zero_point + 1))
-        node.replace_input_with(weights, self._higher(graph, node, factor))
-        node.replace_input_with(zero_point, self._higher(graph, node, zero))
+        node.replace_input_with(weights, self._as_uint8(graph, node, factor))
+        node.replace_input_with(zero_point, self._as_uint8(graph, node, zero))
 
-    def _higher(self, graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
+    def _as_uint8(self, graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
         """Return a value of int8 as uint8 that is 128 higher, for a node of a graph."""
         key = (id(graph), id(value))
         if key not in self._values:
             tensor = _constant(value)
-            higher = _computed(graph, node, value) if tensor is None else self._stored(graph, value, tensor)
+            higher = _insert_shift(graph, node, value) if tensor is None else self._shift_constant(graph, value, tensor)
             self._values[key] = value, higher
         return self._values[key][1]
 
-    def _stored(self, graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    def _shift_constant(self, graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         if id(tensor) not in self._tensors:
             # In two's complement the highest bit of such a number is its sign.
             bits = np.ascontiguousarray(tensor.numpy()).view(np.uint8).reshape(tensor.shape.numpy())
@@ -96,7 +96,7 @@ class _Copy:
         return _initializer(graph, f"{value.name} + {_SHIFT}", self._tensors[id(tensor)][1])
 
 
-def _computed(graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
+def _insert_shift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
     """Insert in front of a node what makes uint8 that is 128 higher of int8."""
     shift = _initializer(graph, f"{value.name} shift", ir.tensor(np.array(_SHIFT, np.int32)))
     name = f"{value.name} + {_SHIFT}"

@@ -46,13 +46,13 @@ _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 _WEIGHTS_LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-def failures() -> int:
+def count_failures() -> int:
     """Return how often ONNX Runtime could not do it: the reason may be gone next time (no room for the file)."""
     return len(_FAILURES)
 
 
-def optimized_by_host(
-    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str], *, gives_up: bool = False
+def optimize_by_host(
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str], *, frees_weights: bool = False
 ) -> ir.Model | None:
     """Return the model as ONNX Runtime's CPU provider would run it on this processor.
 
@@ -61,7 +61,7 @@ def optimized_by_host(
         options: Those of the session that is to be created; they are not changed. What the user says there about
             integers and about optimizers is done; what an earlier session on them needed is not.
         disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
-        gives_up: Nothing else has need of the model: its weights go before ONNX Runtime has them.
+        frees_weights: Nothing else has need of the model: its weights go before ONNX Runtime has them.
 
     Returns:
         None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, whose library only the options of
@@ -85,7 +85,7 @@ def optimized_by_host(
         ):
             if not isinstance(data, bytes) and data.with_name(f"{data.name}.data").exists():
                 return None  # what stays in a temporary file is found nowhere later
-            if gives_up:
+            if frees_weights:
                 for initializer in (each for graph in graphs_of(model.graph) for each in graph.initializers.values()):
                     initializer.const_value = None
             path = Path(folder) / "optimized.onnx"

@@ -32,7 +32,7 @@ from normfuse.graph_rewrites.quantization.qlinear_operators import (
 )
 from normfuse.host.plain_sessions import plain_session
 from normfuse.host.versions import import_host
-from normfuse.sessions.host_optimization import FUSES_CHAINS, optimized_by_host
+from normfuse.sessions.host_optimization import FUSES_CHAINS, optimize_by_host
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -57,20 +57,22 @@ _BLOCKED = frozenset(
 )
 
 
-def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: bool = False) -> ir.Model | None:
+def lay_out_in_blocks(
+    model: ir.Model, options: onnxruntime.SessionOptions, *, frees_weights: bool = False
+) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
 
     Args:
-        model: Rewritten by :func:`normfuse.sessions.rewriting.rewritten` for the target "custom-op", so that ONNX
+        model: Rewritten by :func:`normfuse.sessions.rewriting.rewrite_copy` for the target "custom-op", so that ONNX
             Runtime leaves what was found as it is.
         options: Those of the session that is to be created; they are not changed.
-        gives_up: The model loses its weights; otherwise it is not changed.
+        frees_weights: The model loses its weights; otherwise it is not changed.
 
     Returns:
         None where no chain stands between convolutions that have this layout, where products run in integers, and where
         ONNX Runtime cannot optimise the model by itself: then its session says why.
     """
-    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *_LATER], gives_up=gives_up)
+    optimized = optimize_by_host(model, options, [*FUSES_CHAINS, *_LATER], frees_weights=frees_weights)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
     if has_products_of_integers(optimized.graph):  # which these are, depends on what stands around them
@@ -80,23 +82,23 @@ def blocked(model: ir.Model, options: onnxruntime.SessionOptions, *, gives_up: b
     return optimized if context.counts[_REORDERS] else None
 
 
-def channels_last(
-    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = (), *, gives_up: bool = False
+def lay_out_channels_last(
+    model: ir.Model, options: onnxruntime.SessionOptions, disabled: Iterable[str] = (), *, frees_weights: bool = False
 ) -> ir.Model | None:
     """Return the model as ONNX Runtime optimises it on this machine, with elementwise QLinear operators as chains.
 
     Args:
-        model: As for :func:`blocked`, but for the target "standard", so that ONNX Runtime knows each operator.
+        model: As for :func:`lay_out_in_blocks`, for the target "standard", so that ONNX Runtime knows each operator.
         options: See there.
         disabled: ONNX Runtime's optimizers that the session will do without besides.
-        gives_up: See there.
+        frees_weights: See there.
 
     Returns:
         None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
         Runtime cannot optimise the model by itself: then its session says why.
     """
     count_from_the_end(model)
-    optimized = optimized_by_host(model, options, [*FUSES_CHAINS, *disabled], gives_up=gives_up)
+    optimized = optimize_by_host(model, options, [*FUSES_CHAINS, *disabled], frees_weights=frees_weights)
     if optimized is None or not any(node.op_type == "QLinearConv" for node in optimized.graph):
         return None
     context = Context(optimized)
@@ -107,7 +109,7 @@ def channels_last(
     return None if any(node.op_type == "QLinearSoftmax" for node in optimized.graph) else optimized
 
 
-def lays_out(options: onnxruntime.SessionOptions) -> bool:
+def allows_layouts(options: onnxruntime.SessionOptions) -> bool:
     """Whether a session with these options lets ONNX Runtime lay tensors out, and saves nothing of it."""
     levels = import_host().GraphOptimizationLevel
     return options.graph_optimization_level == levels.ORT_ENABLE_ALL and not options.optimized_model_filepath
@@ -135,7 +137,7 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
     return False
 
 
-def has_elementwise_of_bytes(graph: ir.Graph) -> bool:
+def has_quantized_elementwise(graph: ir.Graph) -> bool:
     """Whether ONNX Runtime may make a QLinear operator of something elementwise, or the graph has one.
 
     It pushes DequantizeLinear down, and QuantizeLinear up, past what moves elements.

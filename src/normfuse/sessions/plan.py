@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 
 if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.options import Products
@@ -29,8 +29,8 @@ class ModelFacts:
     weight_bytes: int = 0
     is_faster_in_float: bool = False
     """Most of its 8-bit products are depthwise convolutions, which are slow in integers on x86."""
-    becomes_pairs: bool = False
-    """It has operators of the QOperator format that are written as Q/DQ pairs: see `takes_pairs`."""
+    becomes_qdq: bool = False
+    """It has operators of the QOperator format that are written as Q/DQ pairs: see `converts_to_qdq`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,54 +52,54 @@ class HostFacts:
 class SessionPlan:
     """What becomes of a model. What cannot be known before is a condition: see the documentation, Debugging."""
 
-    as_pairs: bool
+    as_qdq: bool
     """Operators of the QOperator format are written as Q/DQ pairs."""
     products: tuple[Products, ...]
     """What 8-bit products run in, best first: the next one where ONNX Runtime finds no layout for the one before."""
     layout: Layout
     """"of convolutions": ONNX Runtime optimises the model first, and chains run in the layout of its convolutions:
     NCHWc where products run in float, channels last where they run in integers."""
-    choices: Choices
+    allowed: AllowedChanges
     """Where weights are folded: those of products that run in float are dequantised once, and ONNX Runtime is kept from
     quantising them again."""
-    shapes_of_integers: bool
+    shapes_before_dequantization: bool
     """Shape reads the bytes before they are dequantised."""
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return it in one line."""
         parts = [
-            "form=Q/DQ pairs" if self.as_pairs else "form=as given",
+            "form=Q/DQ pairs" if self.as_qdq else "form=as given",
             f"products={', else '.join(self.products)}",
             f"layout={self.layout}",
-            f"weights={'dequantised once' if self.choices.fold_weights else 'as given'}",
-            *(["uint8 x int8=exact"] if self.choices.exact_products else []),
+            f"weights={'dequantised once' if self.allowed.fold_weights else 'as given'}",
+            *(["uint8 x int8=exact"] if self.allowed.exact_products else []),
         ]
         return f"session plan: {', '.join(parts)}, because {'; '.join(self.reasons)}"
 
 
-def takes_pairs(host: HostFacts, choices: Choices) -> bool:
+def converts_to_qdq(host: HostFacts, allowed: AllowedChanges) -> bool:
     """Whether operators of the QOperator format are written as Q/DQ pairs, of which ONNX Runtime makes faster ones."""
-    return choices.remove_quantization or (choices.choose_products and host.is_x86 and host.makes_operators)
+    return allowed.remove_quantization or (allowed.choose_products and host.is_x86 and host.makes_operators)
 
 
-def plan_session(model: ModelFacts, host: HostFacts, choices: Choices) -> SessionPlan:
+def plan_session(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) -> SessionPlan:
     """Decide what becomes of a model."""
-    products, why_products = _products(model, host, choices)
-    layout, why_layout = _layout(model, host, choices)
+    products, why_products = _products(model, host, allowed)
+    layout, why_layout = _layout(model, host, allowed)
     return SessionPlan(
-        as_pairs=model.becomes_pairs,
+        as_qdq=model.becomes_qdq,
         products=products if layout == "of convolutions" else products[-1:],
         layout=layout,
-        choices=choices,
-        shapes_of_integers=not model.activations.isdisjoint(("INT8", "UINT8")),
+        allowed=allowed,
+        shapes_before_dequantization=not model.activations.isdisjoint(("INT8", "UINT8")),
         reasons=(why_products, why_layout),
     )
 
 
-def _products(model: ModelFacts, host: HostFacts, choices: Choices) -> tuple[tuple[Products, ...], str]:
+def _products(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) -> tuple[tuple[Products, ...], str]:
     """Return the forms of 8-bit products, and why: in float only with the layout of convolutions."""
-    if not choices.choose_products:
+    if not allowed.choose_products:
         return ("as they are",), "choose_products is off"
     in_float = host.is_x86 and model.is_faster_in_float
     first: tuple[Products, ...] = ("float",) if in_float else ()
@@ -111,9 +111,9 @@ def _products(model: ModelFacts, host: HostFacts, choices: Choices) -> tuple[tup
     return (*first, "integer"), f"{why}activations are int8"
 
 
-def _layout(model: ModelFacts, host: HostFacts, choices: Choices) -> tuple[Layout, str]:
+def _layout(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) -> tuple[Layout, str]:
     obstacles = {
-        "blocked_layout is off": not choices.blocked_layout,
+        "blocked_layout is off": not allowed.blocked_layout,
         "the session options leave optimisations out, or save the optimised model": not host.lays_out,
         "the option compile is 0": not host.compiles,
         "no chain stands between convolutions": not model.chains_of_convolutions,

@@ -43,12 +43,12 @@ from normfuse.host.needs import Needs
 from normfuse.host.registration import instruction_set
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import distribution_folders, import_host
-from normfuse.sessions.shared_weights import joined, shared_weights, size_of, without
+from normfuse.sessions.shared_weights import join, shared_weights, size_of, without
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from normfuse.sessions import Choices
+    from normfuse.sessions import AllowedChanges
 
 VARIABLE = "NORMFUSE_CACHE"
 """Environment variable: the folder of the cache; 0, no, false or off: no cache."""
@@ -67,7 +67,7 @@ _KEY = "key"  # the file of that name, of so many bytes
 _KEY_BYTES = 8
 # Field 1000 of a ModelProto with a length of five bytes, as protobuf may write it: always that many.
 _TAG, _LENGTH = b"\xc2\x3e", 5
-_BEGINNING = len(_TAG) + _LENGTH
+_HEADER_BYTES = len(_TAG) + _LENGTH
 # Session entries that a model is prepared by.
 _ENTRIES = (*OF_INTEGERS, f"{OPTION_PREFIX}compile")
 _log = logging.getLogger("normfuse")
@@ -122,13 +122,13 @@ class Origin:
             self._beside = folder / (place.hex() + _SUFFIX)
 
     @classmethod
-    def of(cls, model: object, options: onnxruntime.SessionOptions, choices: Choices) -> Origin | None:
+    def of(cls, model: object, options: onnxruntime.SessionOptions, allowed: AllowedChanges) -> Origin | None:
         """Return the origin; None: it is not to be kept, since not all of it can be seen, or it is large, or no cache.
 
         Args:
             model: As a user gives it. Only files are kept, and bytes of models without external data.
             options: Those of the session, with the execution provider.
-            choices: What may be done to the model.
+            allowed: What may be done to the model.
         """
         try:
             folder = _usable_folder(make=True)
@@ -140,7 +140,7 @@ class Origin:
                 return None
             facts = {
                 "model": seen[0].hex(),
-                "choices": choices._asdict(),
+                "allowed": allowed._asdict(),
                 "level": str(options.graph_optimization_level),
                 "saves": bool(options.optimized_model_filepath),
                 "entries": [(each, get_entry(options, each), users_entry(options, each)) for each in _ENTRIES],
@@ -162,7 +162,7 @@ class Origin:
                 if found is None:
                     path.unlink()
                     _log.info("%s is damaged; it is made again.", path)
-                elif all(_is_still(each, self._key) for each in found.needs.contents):
+                elif all(_is_unchanged(each, self._key) for each in found.needs.contents):
                     with contextlib.suppress(OSError):  # a folder that is only read
                         os.utime(path)
                     return found
@@ -185,7 +185,7 @@ class Origin:
         import tempfile
 
         with (
-            _opened(found.path) as rest,
+            _open(found.path) as rest,
             _as_file(self._model) as given,
             tempfile.NamedTemporaryFile(suffix=_UNFINISHED, dir=found.path.parent, delete=False) as file,
         ):
@@ -194,7 +194,7 @@ class Origin:
                 if is_nameless := opened.exists():
                     path.unlink()  # whoever ends this process, nothing is left behind
                 rest.seek(found.start)
-                pieces = _also_to(file.file, chunks_of(joined(rest, given, found.needs.weights)))
+                pieces = _tee(file.file, chunks_of(join(rest, given, found.needs.weights)))
                 if hash_of(pieces, self._key).hex() != found.needs.whole:
                     raise OSError("the model that was given was changed in the meantime")
                 file.flush() if is_nameless else file.close()  # Windows lets nobody else read what is written to
@@ -215,7 +215,7 @@ class Origin:
         if path is None:
             return
         try:
-            if _look_at(self._model, self._key) != self._seen or (not data and _names_files(self._model)):
+            if _look_at(self._model, self._key) != self._seen or (not data and _has_external_data(self._model)):
                 return
             for each, state in data.items():
                 content, now = _look_at_file(Path(each), self._key)
@@ -229,8 +229,8 @@ class Origin:
                     needs = needs._replace(weights=shared_weights(made, given, self._key), whole=whole)
                 if size - sum(stop - start for _, start, stop in needs.weights) > LARGEST:
                     return
-                beginning = _beginning(path.name, without(made, needs.weights), needs, self._key)
-                _write(path, chain([beginning], chunks_of(without(made, needs.weights))))
+                header = _header(path.name, without(made, needs.weights), needs, self._key)
+                _write(path, chain([header], chunks_of(without(made, needs.weights))))
             prune(MOST_BYTES)
         except OSError as error:
             _log.info("A prepared model cannot be kept: %s.", error)
@@ -308,7 +308,7 @@ def _key_of(folder: Path) -> int:
     """Return the number that hashes of this folder are made with; it is made when it is asked for first."""
     path = folder / _KEY
     for _ in range(2):
-        with contextlib.suppress(FileNotFoundError), _opened(path) as file:
+        with contextlib.suppress(FileNotFoundError), _open(path) as file:
             key = file.read(_KEY_BYTES + 1)
             if len(key) == _KEY_BYTES and _is_private(os.fstat(file.fileno())):
                 return int.from_bytes(key, "little")
@@ -317,7 +317,7 @@ def _key_of(folder: Path) -> int:
     raise OSError(f"{path} is not there")
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "rb")
 
 
@@ -341,7 +341,7 @@ def _as_file(model: object) -> BinaryIO:
     return io.BytesIO(bytes(model))  # type: ignore[call-overload] # no other; itself, if it is bytes
 
 
-def _also_to(file: IO[bytes], pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+def _tee(file: IO[bytes], pieces: Iterable[memoryview]) -> Iterator[memoryview]:
     for piece in pieces:
         file.write(piece)
         yield piece
@@ -359,13 +359,13 @@ def state_of(file: str | int) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _is_still(known: list[str], key: int) -> bool:
+def _is_unchanged(known: list[str], key: int) -> bool:
     """Whether a file is where it was, with the content that it had."""
     path, resolved, content = known
     return str(Path(path).resolve()) == resolved and _look_at_file(Path(path), key)[0].hex() == content
 
 
-def _names_files(model: object) -> bool:
+def _has_external_data(model: object) -> bool:
     """Whether weights of a model lie in files of their own, which are not looked at here."""
     if not isinstance(model, (str, os.PathLike)):
         return _EXTERNAL in bytes(model)  # type: ignore[call-overload]
@@ -426,7 +426,7 @@ def _processor() -> list[str]:
     return told
 
 
-def _beginning(name: str, model: BinaryIO, needs: Needs, key: int) -> bytes:
+def _header(name: str, model: BinaryIO, needs: Needs, key: int) -> bytes:
     """Return the field that an entry of that name begins with."""
     text = json.dumps(needs._asdict()).encode()
     size = SIZE + len(text)
@@ -436,11 +436,11 @@ def _beginning(name: str, model: BinaryIO, needs: Needs, key: int) -> bytes:
 
 def _read(path: Path, key: int) -> Found | None:
     """Return an entry; None: it is damaged, or not this user's."""
-    with _opened(path) as file:
+    with _open(path) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_private(status):
             return None
-        head = file.read(_BEGINNING)
+        head = file.read(_HEADER_BYTES)
         size = sum((byte & 0x7F) << 7 * number for number, byte in enumerate(head[len(_TAG) :]))
         if head[: len(_TAG)] != _TAG or not SIZE < size <= status.st_size:
             return None
@@ -448,7 +448,7 @@ def _read(path: Path, key: int) -> Found | None:
         found = hash_of(chain([path.name.encode(), told[SIZE:]], chunks_of(file)), key)
     try:
         needs = Needs(**json.loads(told[SIZE:]))
-        return Found(path, needs, _BEGINNING + size) if found == told[:SIZE] else None
+        return Found(path, needs, _HEADER_BYTES + size) if found == told[:SIZE] else None
     except (ValueError, TypeError):
         return None
 

@@ -14,7 +14,7 @@ from normfuse.graph_rewrites import AS_GIVEN, RewriteOptions, RewriteResult
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rewritten(RewriteResult):
+class RewrittenModel(RewriteResult):
     """A rewritten copy of a model, which must not be changed: who asks again gets the same one."""
 
     model: ir.Model
@@ -22,13 +22,13 @@ class Rewritten(RewriteResult):
     """What it took."""
 
 
-def rewritten(
+def rewrite_copy(
     source: Source,
     options: RewriteOptions = AS_GIVEN,
     *,
     progress: Callable[[int, int], None] | None = None,
     in_place: bool = False,
-) -> Rewritten:
+) -> RewrittenModel:
     """Return the rewritten copy of a model; see :func:`normfuse.graph_rewrites.rewrite`.
 
     Args:
@@ -41,11 +41,11 @@ def rewritten(
         InvalidModelError: A node breaks the schema of its operator.
     """
     known = source.rewrites.get(options)
-    if not isinstance(known, Rewritten):
+    if not isinstance(known, RewrittenModel):
         start = time.perf_counter()
         model = source.model if in_place else source.model.clone()
         result = graph_rewrites.rewrite(model, options, progress=progress)
-        known = Rewritten(**vars(result), model=model, seconds=time.perf_counter() - start)
+        known = RewrittenModel(**vars(result), model=model, seconds=time.perf_counter() - start)
         if not in_place:
             source.rewrites[options] = known
     return known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -15,27 +15,29 @@ from normfuse.graph_rewrites.quantization.int8_products import activation_types
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
 from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
 from normfuse.graph_rewrites.quantization.weight_folding import is_x86
-from normfuse.host.config_entries import LEAVES_PAIRS, disabled_optimizers, get_entry
+from normfuse.host.config_entries import LEAVES_QDQ, disabled_optimizers, get_entry
 from normfuse.host.integer_products import sums_saturate
-from normfuse.host.needs import QUANTIZES_WEIGHTS, settle
+from normfuse.host.needs import QUANTIZES_WEIGHTS, configure
 from normfuse.host.session import OPTION_PREFIX
 from normfuse.host.versions import import_host
-from normfuse.sessions import Choices
+from normfuse.sessions import AllowedChanges
 from normfuse.sessions.exact_products import with_exact_sums
 from normfuse.sessions.layouts import (
-    blocked,
-    channels_last,
+    allows_layouts,
     has_chains_of_convolutions,
-    has_elementwise_of_bytes,
-    lays_out,
+    has_quantized_elementwise,
+    lay_out_channels_last,
+    lay_out_in_blocks,
 )
-from normfuse.sessions.plan import HostFacts, ModelFacts, SessionPlan, plan_session, takes_pairs
-from normfuse.sessions.rewriting import Rewritten, rewritten
+from normfuse.sessions.plan import HostFacts, ModelFacts, SessionPlan, converts_to_qdq, plan_session
+from normfuse.sessions.rewriting import RewrittenModel, rewrite_copy
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from normfuse.graph_rewrites.engine.options import Products
+
+    _Load: TypeAlias = Callable[[], Source]
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
@@ -50,69 +52,69 @@ class SessionModel(NamedTuple):
     model: ir.Model
     keeps_weights: bool = False
     """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
-    leaves_pairs: bool = False
+    leaves_qdq: bool = False
     """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
-    written: Rewritten | None = None
+    written: RewrittenModel | None = None
     """What the rewriting pass made of the model first."""
     plan: SessionPlan | None = None
     layout: str = "as given"
     as_given: bool = False
     """Nothing was changed."""
 
-    def settle(self, options: onnxruntime.SessionOptions) -> None:
+    def configure(self, options: onnxruntime.SessionOptions) -> None:
         """Say it; what an earlier session on these options needed is taken back."""
-        settle(options, keeps_weights=self.keeps_weights, leaves_pairs=self.leaves_pairs)
+        configure(options, keeps_weights=self.keeps_weights, leaves_qdq=self.leaves_qdq)
 
     def __str__(self) -> str:
         """Return the plan, and what could not be known before, in one line."""
-        off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["QLinear operators"] * self.leaves_pairs
+        off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["QLinear operators"] * self.leaves_qdq
         return f"{self.plan}; layout found: {self.layout}; off in ONNX Runtime: {', '.join(off) or 'nothing'}"
 
 
 def session_model(
-    source: Source, options: onnxruntime.SessionOptions, choices: Choices, *, again: Callable[[], Source] | None = None
+    source: Source, options: onnxruntime.SessionOptions, allowed: AllowedChanges, *, again: _Load | None = None
 ) -> SessionModel:
     """Return what :class:`normfuse.InferenceSession` makes of a model.
 
     Args:
         source: The model as it was loaded.
         options: Those of the session.
-        choices: What may be done.
+        allowed: What may be done.
         again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
     """
     host = _host_facts(options)
-    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
+    becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
 
-    def begun(source: Source) -> Source:
-        if choices.exact_products and sums_saturate():
+    def prepare(source: Source) -> Source:
+        if allowed.exact_products and sums_saturate():
             source = dataclasses.replace(source, model=with_exact_sums(source.model)[0], rewrites={})
-        return in_pairs(source, in_place=again is not None) if becomes_pairs else source
+        return convert_to_qdq(source, in_place=again is not None) if becomes_qdq else source
 
-    source = begun(source)
-    plan = _planned(source.model, host, choices, becomes_pairs=becomes_pairs)
+    source = prepare(source)
+    plan = _plan(source.model, host, allowed, becomes_qdq=becomes_qdq)
     for products in plan.products if plan.layout == "of convolutions" else ():
-        made = _laid_out(source, options, plan, products, in_place=again is not None)
+        made = _lay_out(source, options, plan, products, in_place=again is not None)
         if made is not None:
             return made
         if again is not None:
-            source = begun(again())
-    result = rewritten(source, _options(plan, plan.products[-1], "portable"), in_place=again is not None)
+            source = prepare(again())
+    result = rewrite_copy(source, _options(plan, plan.products[-1], "portable"), in_place=again is not None)
     keeps_weights, is_fused = result.weights.requantizable > 0, any(site.fused_into for site in result.sites)
-    changes = (plan.as_pairs, not choices.results_stay)
+    changes = (plan.as_qdq, not allowed.keeps_results)
     as_given = not (is_fused or result.counts or any(changes))
     return SessionModel(result.model, keeps_weights, written=result, plan=plan, as_given=as_given)
 
 
 def plan_of(source: Source) -> SessionPlan:
     """Return the plan for a session with the default options, which changes nothing."""
-    host, choices = _host_facts(import_host().SessionOptions()), Choices()
-    becomes_pairs = takes_pairs(host, choices) and has_operators(source.model.graph)
-    return _planned((in_pairs(source) if becomes_pairs else source).model, host, choices, becomes_pairs=becomes_pairs)
+    host, allowed = _host_facts(import_host().SessionOptions()), AllowedChanges()
+    becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
+    return _plan((convert_to_qdq(source) if becomes_qdq else source).model, host, allowed, becomes_qdq=becomes_qdq)
 
 
-def _planned(model: ir.Model, host: HostFacts, choices: Choices, *, becomes_pairs: bool) -> SessionPlan:
-    facts, host = _facts(model, host, choices)
-    return plan_session(dataclasses.replace(facts, becomes_pairs=becomes_pairs), host, choices)
+def _plan(model: ir.Model, host: HostFacts, allowed: AllowedChanges, *, becomes_qdq: bool) -> SessionPlan:
+    facts, host = _facts(model, host, allowed)
+    return plan_session(dataclasses.replace(facts, becomes_qdq=becomes_qdq), host, allowed)
 
 
 def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
@@ -120,19 +122,19 @@ def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
     return HostFacts(
         is_x86=is_x86(),
         makes_operators=makes_operators(options),
-        lays_out=lays_out(options),
+        lays_out=allows_layouts(options),
         compiles=get_entry(options, f"{OPTION_PREFIX}compile") != "0",
     )
 
 
-def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFacts, HostFacts]:
+def _facts(model: ir.Model, host: HostFacts, allowed: AllowedChanges) -> tuple[ModelFacts, HostFacts]:
     types = activation_types(model)
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     kinds = {value.dtype for value in model.graph.inputs} | {tensor.dtype for tensor in weights}
-    in_float = choices.choose_products and host.is_x86 and are_faster_in_float(model)
+    in_float = allowed.choose_products and host.is_x86 and are_faster_in_float(model)
     chains = has_chains_of_convolutions(model.graph, between=types.isdisjoint(_BYTES))
     if types and types.issubset(_BYTES) and not in_float:
-        chains = chains and has_elementwise_of_bytes(model.graph)
+        chains = chains and has_quantized_elementwise(model.graph)
     facts = ModelFacts(
         activations=frozenset(each.name for each in types if each is not None),
         chains_of_convolutions=chains,
@@ -140,22 +142,22 @@ def _facts(model: ir.Model, host: HostFacts, choices: Choices) -> tuple[ModelFac
         weight_bytes=sum(tensor.nbytes for tensor in weights),
         is_faster_in_float=in_float,
     )
-    saturates = choices.choose_products and ir.DataType.INT8 in types and sums_saturate()
+    saturates = allowed.choose_products and ir.DataType.INT8 in types and sums_saturate()
     return facts, dataclasses.replace(host, sums_saturate=saturates)
 
 
 def _options(plan: SessionPlan, products: Products, target: Target | TargetByProducts) -> RewriteOptions:
     return RewriteOptions(
         target,
-        allow_requantization_removal=plan.choices.allow_requantization_removal,
-        remove_quantization=plan.choices.remove_quantization,
-        fold_weights="session" if plan.choices.fold_weights else "never",
+        allow_requantization_removal=plan.allowed.allow_requantization_removal,
+        remove_quantization=plan.allowed.remove_quantization,
+        fold_weights="session" if plan.allowed.fold_weights else "never",
         products=products,
-        shapes_of_integers=plan.shapes_of_integers,
+        shapes_before_dequantization=plan.shapes_before_dequantization,
     )
 
 
-def _laid_out(
+def _lay_out(
     source: Source, options: onnxruntime.SessionOptions, plan: SessionPlan, products: Products, *, in_place: bool
 ) -> SessionModel | None:
     """Return a convolution network in the layout of its convolutions; None: that is no gain.
@@ -164,13 +166,13 @@ def _laid_out(
     """
     target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
     asked = dataclasses.replace(_options(plan, products, target), drop_redundant_pairs=True)
-    result = rewritten(source, asked, in_place=in_place)
+    result = rewrite_copy(source, asked, in_place=in_place)
     if result.target == "standard":
         keeps_weights = result.weights.requantizable > 0
         off = [QUANTIZES_WEIGHTS] if keeps_weights else []
-        found = channels_last(result.model, options, off, gives_up=in_place)
+        found = lay_out_channels_last(result.model, options, off, frees_weights=in_place)
         return None if found is None else SessionModel(found, keeps_weights, False, result, plan, "channels last")
-    found = blocked(result.model, options, gives_up=in_place) if result.target is not None else None
+    found = lay_out_in_blocks(result.model, options, frees_weights=in_place) if result.target is not None else None
     if found is None:
         return None
     # Nothing of it runs in integers.
@@ -178,7 +180,7 @@ def _laid_out(
     return SessionModel(found, True, has_pairs, result, plan, "blocked")
 
 
-def in_pairs(source: Source, *, in_place: bool = False) -> Source:
+def convert_to_qdq(source: Source, *, in_place: bool = False) -> Source:
     """Return a model with pairs in the place of QLinear operators; where it has none, the model itself.
 
     Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
@@ -202,4 +204,4 @@ def makes_operators(options: onnxruntime.SessionOptions) -> bool:
     levels = import_host().GraphOptimizationLevel
     if options.graph_optimization_level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC):
         return False
-    return get_entry(options, LEAVES_PAIRS) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)
+    return get_entry(options, LEAVES_QDQ) != "1" and _MAKES_OPERATORS not in disabled_optimizers(options)

@@ -35,7 +35,7 @@ def without(made: BinaryIO, weights: Weights) -> BinaryIO:
     return _concatenated([*ranges, (made, end, size_of(made))])
 
 
-def joined(rest: BinaryIO, given: BinaryIO, weights: Weights) -> BinaryIO:
+def join(rest: BinaryIO, given: BinaryIO, weights: Weights) -> BinaryIO:
     """Return a prepared model with its weights, as a file that is read once; the rest is read from where it is on."""
     ranges, end, at = [], 0, rest.tell()
     for position, start, stop in weights:
