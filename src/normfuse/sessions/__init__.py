@@ -8,7 +8,7 @@ __all__ = ["AllowedChanges"]
 
 
 class AllowedChanges(NamedTuple):
-    """What :class:`normfuse.InferenceSession` may do to a model, by the names of its arguments."""
+    """The changes that :class:`normfuse.InferenceSession` may make to a model, by the names of its arguments."""
 
     fold_weights: bool = True
     choose_products: bool = True
@@ -19,5 +19,5 @@ class AllowedChanges(NamedTuple):
 
     @property
     def keeps_results(self) -> bool:
-        """Whether the model as it was given has the results that are asked for."""
+        """Whether the original model would give the results that are asked for."""
         return not (self.exact_products or self.allow_requantization_removal or self.remove_quantization)

@@ -1,6 +1,6 @@
-"""What :class:`normfuse.InferenceSession` and applications create sessions with: from the cache, or by `creation`.
+"""How :class:`normfuse.InferenceSession` and applications create sessions: from the cache, or by `creation`.
 
-Where a prepared model is kept (see `prepared_models`), neither onnx, onnx_ir nor the rewriting pass is imported.
+Where a prepared model is cached (see `prepared_models`), neither onnx, onnx_ir nor the rewriting pass is imported.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _log = logging.getLogger("normfuse")
 
 
 class LeftToHost(Exception):  # noqa: N818 -- no error
-    """An application's session is to be onnxruntime's own: the message is why."""
+    """An application's session is left to onnxruntime: the message is why."""
 
 
 class _Request(NamedTuple):
-    """What a session is asked for with."""
+    """The arguments that a session is created with."""
 
     model: ModelLike
     given: onnxruntime.SessionOptions | None
     """The user's options."""
     complete: Callable[[onnxruntime.SessionOptions | None], onnxruntime.SessionOptions]
-    """Gives options the execution provider and what is asked of it."""
+    """Adds the execution provider, with its options, to session options."""
     allowed: AllowedChanges
     of_application: bool
 
@@ -59,7 +59,7 @@ def create_session(
     of_application: bool = False,
     **given: Any,
 ) -> onnxruntime.InferenceSession:
-    """Return what :class:`normfuse.InferenceSession` is: ONNX Runtime's own session on what is made of a model.
+    """Return ONNX Runtime's own session on the prepared model, which :class:`normfuse.InferenceSession` wraps.
 
     Raises:
         LeftToHost: The session is ``of_application``, and better left to onnxruntime.
@@ -106,11 +106,11 @@ def _copy_of(options: onnxruntime.SessionOptions | None, of_application: bool) -
         return options
     try:
         copy = copied(options)
-    except Exception:  # a private part of onnxruntime, which may go: `given_initializers` says so
+    except Exception:  # a private part of onnxruntime, which may be removed: `given_initializers` says so
         if of_application:
             raise
         return options
-    if copy.log_severity_level < 0:  # the default, by which ONNX Runtime warns of each node that stays with it
+    if copy.log_severity_level < 0:  # the default, with which ONNX Runtime warns of each node that it runs itself
         copy.log_severity_level = ERRORS_ONLY
     return copy
 
@@ -118,7 +118,7 @@ def _copy_of(options: onnxruntime.SessionOptions | None, of_application: bool) -
 def _create_on_prepared(
     asked: _Request, options: onnxruntime.SessionOptions, origin: Origin | None
 ) -> onnxruntime.InferenceSession | None:
-    """Return a session on what an earlier one was created on; None: it is to be made."""
+    """Return a session on a cached prepared model; None: there is none that can be used."""
     found = None if origin is None else origin.find()
     if origin is None or found is None:
         return None
@@ -131,8 +131,8 @@ def _create_on_prepared(
             data = os.fspath(data) if isinstance(data, (str, os.PathLike)) else bytes(data)  # type: ignore[arg-type] # no other
             session = plain_session(data, sess_options=options, providers=None, enable_fallback=0)
             if not asked.allowed.keeps_results:
-                recreate_from(session, file.read_bytes())  # what the model that was given would not do for
-    except Exception as error:  # whatever it is: the usual way says it, or does without
+                recreate_from(session, file.read_bytes())  # the original model would give other results
+    except Exception as error:  # whatever it is: without the cache it is reported, or does not matter
         _log.info("No session on the prepared model %s: %s", found.path, words_of(error).splitlines()[0])
         return None
     if EP_NAME not in session.get_providers():

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("normfuse")
 
 Level = Literal["disable", "basic", "extended", "all"]
-# What a session does without that was created once more, since ONNX Runtime refused what was made of its model.
+# What a session loses that is created on a plainer form, since ONNX Runtime refused the prepared model.
 _IN_HOST_TYPES_AND_LAYOUT = (
     "The session runs it rewritten, but with products in the types, and chains in the layout, that ONNX Runtime "
     "chooses: what other ones would gain is lost. choose_products=False, blocked_layout=False asks for that at once."
@@ -63,7 +63,7 @@ _WITHOUT_REWRITING = (
     "The session runs it as it is given, not rewritten: only chains of standard operators gain. "
     "onnxruntime.InferenceSession(model, normfuse.session_options()) is the same at once."
 )
-# Of ONNX and of ONNX Runtime.
+# The operator domains of ONNX and of ONNX Runtime.
 _DOMAINS = (
     "",
     "ai.onnx",
@@ -76,29 +76,29 @@ _DOMAINS = (
 
 
 class GivenModel:
-    """A model, each time it is asked for as it was given."""
+    """The model that a user gave, loaded again each time that a fresh copy is needed."""
 
     def __init__(self, model: ModelLike, options: onnxruntime.SessionOptions | None) -> None:
-        """Load a model as a session with the user's options is created from it.
+        """Load a model as a session with the user's options would.
 
         Raises:
-            InitializersGiven: The options give some of its initializers.
+            InitializersGiven: The options replace some of its initializers.
             InvalidModelError: It cannot be read.
         """
         self._model, self._options = model, options
         self.initializers: tuple[list[str], list[str]] = ([], [])
         self.data: dict[str, object] = {}
-        """Files with data of the model, and what tells that they were not touched."""
+        """Files with external data of the model, and the state by which a later change is recognised."""
         self.summary: dict[str, object] = {}
-        """What `needs.Needs` has for the report."""
+        """`Needs.summary`, for the report."""
         self._loaded: Source | None = self._load()
         self.name, self.kind = self._loaded.name, self._loaded.kind
-        #: Whether what it is loaded into is nobody else's.
+        #: Whether the loaded model belongs to normfuse alone.
         self.is_own = self._loaded is not model and self._loaded.kind not in ("ir", "program")
         self.foreign_domains = foreign_domains(self._loaded.model)
 
     def take(self) -> Source:
-        """Return the model, which is kept here no longer: it may be changed where it is nobody else's."""
+        """Return the model, which is no longer stored here: it may be changed if `is_own`."""
         source, self._loaded = self._loaded or self._load(), None
         return source
 
@@ -114,7 +114,7 @@ class GivenModel:
             self.data = {path: state_of(path) for path in paths}
 
     def prepare(self, options: onnxruntime.SessionOptions, allowed: AllowedChanges) -> SessionModel:
-        """Return what a session is created on; where that is all that is wanted, the rest of it is given up."""
+        """Return the prepared model for a session."""
         made = session_model(self.take(), options, allowed, again=self.take if self.is_own else None)
         _log.info("%s", made)
         kinds = [site.kind for site in made.written.sites if site.fused_into] if made.written else []
@@ -130,7 +130,7 @@ class GivenModel:
 def _names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
     """Return the names of a model's initializers, and those of the files that hold their data.
 
-    ONNX Runtime makes initializers of Constant nodes before it looks for those that are given.
+    ONNX Runtime turns Constant nodes into initializers before it replaces those that the options give.
     """
     graphs = graphs_of(model.graph)
     names = [value.name or "" for graph in graphs for value in graph.initializers.values()]
@@ -142,7 +142,7 @@ def _names_of_initializers(model: ir.Model) -> tuple[list[str], list[str]]:
 def create_on_original(
     model: ModelLike, options: onnxruntime.SessionOptions, given: InitializersGiven
 ) -> onnxruntime.InferenceSession:
-    """Return a session on the model as it is: the execution provider sees for itself what the options give."""
+    """Return a session on the original model: the execution provider sees the initializers that the options give."""
     warnings.warn(str(given), stacklevel=5)  # at the caller of InferenceSession
     data = to_proto(model).SerializeToString() if isinstance(model, ir.Model) else model
     data = data.SerializeToString() if isinstance(data, onnx.ModelProto) else data
@@ -150,7 +150,7 @@ def create_on_original(
 
 
 def foreign_domains(model: ir.Model) -> list[str]:
-    """Return the domains of nodes that a library of the user's may define: neither functions nor ONNX Runtime do."""
+    """Return the domains of nodes that only a library of the user can define: no function, nor ONNX Runtime."""
     known = {*_DOMAINS, OPERATOR_DOMAIN, *(function.domain for function in model.functions.values())}
     return sorted({node.domain for graph in graphs_of(model.graph) for node in graph} - known)
 
@@ -158,12 +158,12 @@ def foreign_domains(model: ir.Model) -> list[str]:
 def create_or_fall_back(
     given: GivenModel, options: onnxruntime.SessionOptions, allowed: AllowedChanges, origin: Origin | None
 ) -> onnxruntime.InferenceSession:
-    """Return a session on what is made of a model, or where ONNX Runtime does not take that on as little as possible.
+    """Return a session on the prepared model; if ONNX Runtime refuses that, on one with fewer changes.
 
-    Where nothing failed, it is kept as made from the origin.
+    If nothing failed, the prepared model is cached.
 
-    ONNX Runtime's QLinear operators fail for some models of uint8 that it runs as int8, some versions for more, as
-    for a rewritten model in which it finds other ones. Where results are to change, the model as it was will not do.
+    ONNX Runtime's QLinear operators fail for some uint8 models that it runs as int8 (in some versions for more), and
+    for some rewritten models in which it makes others. Where results are to change, the original is no substitute.
     """
     in_file = allowed.keeps_results and given.kind in ("path", "bytes")
     least = allowed._replace(choose_products=False, blocked_layout=False)
@@ -241,11 +241,11 @@ def open_session(
     threads: int = 0,
     sess_options: onnxruntime.SessionOptions | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session for measuring and comparing: quiet, and with the execution provider only if options are given.
+    """Return a session for measuring and comparing: no log, and the execution provider only if options are given.
 
     Args:
-        model: The model; a :class:`SessionModel` also says what its session's options need.
-        name: What it is called in messages.
+        model: The model; a :class:`SessionModel` also has the settings that its session needs.
+        name: Its name in messages.
         ep_options: Options of the execution provider, {} for its defaults; None: ONNX Runtime's CPU provider alone,
             with the custom operators if the model cannot run without them.
         level: ONNX Runtime's own graph optimisations.
@@ -281,7 +281,7 @@ def open_session(
 
 
 def needs_library(model: ir.Model) -> bool:
-    """Whether the model has nodes of normfuse's operators without a function that says what they do."""
+    """Whether the model has nodes of normfuse's operators that no function in it defines."""
     bodies = {(function.domain, function.name) for function in model.functions.values()}
     return any(
         node.domain == OPERATOR_DOMAIN and (node.domain, node.op_type) not in bodies
@@ -298,9 +298,9 @@ def _create(
     keep: _Keep | None = None,
     in_file: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """Return a session on the model in a list, which is empty then; what it was created on is kept if that is all.
+    """Return a session on the model in the list, which is emptied; `keep` is called if the model is one file or bytes.
 
-    `in_file`: the session is told afterwards what it may be created on once more, so that a temporary file will do.
+    `in_file`: a temporary file will do, since the caller then sets what the session is recreated from.
     """
     if providers is None:
         choose_inlining(options, models[0])
@@ -323,7 +323,7 @@ def _create(
 
 def _translate(error: Exception, name: str) -> Exception:
     text = words_of(error)
-    # What the library itself objects to is an option (DirectML is one), or the environment variable that chooses the
+    # The library itself rejects only an option (DirectML is one), or the environment variable that chooses the
     # instruction set.
     own = re.search(rf"{EP_NAME}: .*option.*|DirectML path: .*|The environment variable NORMFUSE_ISA.*", text)
     if own is not None:

@@ -1,8 +1,8 @@
-"""Models whose products of integers are exact on every processor.
+"""Models whose 8-bit products are exact on every processor.
 
 On x86 without VNNI, ONNX Runtime's sums of uint8 x int8 saturate, at every optimisation level. Its sums of uint8 x
-uint8 are exact. So weights of int8 become uint8 that are 128 higher, and their zero points with them: each product has
-the factors that it had, and ONNX's result.
+uint8 are exact. So int8 weights become uint8 by adding 128, as do their zero points: the differences that are
+multiplied are the same, and so is the result that ONNX defines.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from normfuse.graph_rewrites.engine.inference import Types, infer_types
 _SHIFT = 128
 
 _Tensors: TypeAlias = dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]]
-"""Identity of a tensor -> itself, which keeps it alive, and what it becomes."""
+"""id of a tensor -> the tensor itself, which keeps it alive, and its uint8 version."""
 
 
 class Factors(NamedTuple):
-    """Which inputs of an operator are multiplied as integers; -1: there is none."""
+    """Which inputs of an operator are multiplied as quantised values; -1: there is none."""
 
     left: int
     left_zero: int
     right: int
     right_zero: int
     scale: int
-    """Of the right factor."""
+    """The scale of the right factor."""
 
 
 INTEGER_FACTORS: Mapping[str, tuple[Factors, ...]] = {
@@ -45,11 +45,11 @@ INTEGER_FACTORS: Mapping[str, tuple[Factors, ...]] = {
     "QLinearConv": (Factors(0, 2, 3, 5, 4),),
     "QLinearMatMul": (Factors(0, 2, 3, 5, 4),),
 }
-"""Operator -> the products of integers in it."""
+"""Operator -> the quantised products in it."""
 
 
 def with_exact_sums(*models: ir.Model) -> tuple[ir.Model, ...]:
-    """Return copies in which weights of int8 that uint8 is multiplied by are uint8; shared tensors stay shared."""
+    """Return copies in which int8 weights that are multiplied by uint8 are uint8; shared tensors stay shared."""
     tensors: _Tensors = {}
     return tuple(_Copy(model.clone(), tensors).shift_weights() for model in models)
 
@@ -60,7 +60,7 @@ class _Copy:
     def __init__(self, model: ir.Model, tensors: _Tensors) -> None:
         self._model = model
         self._tensors = tensors
-        # Identities of a graph and a value -> the latter, which keeps it alive, and what it becomes there.
+        # ids of a graph and a value -> the value, which keeps it alive, and its uint8 version in that graph.
         self._values: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
 
     def shift_weights(self) -> ir.Model:
@@ -80,7 +80,7 @@ class _Copy:
         node.replace_input_with(zero_point, self._as_uint8(graph, node, zero))
 
     def _as_uint8(self, graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
-        """Return a value of int8 as uint8 that is 128 higher, for a node of a graph."""
+        """Return an int8 value as uint8, 128 higher, for a node of a graph."""
         key = (id(graph), id(value))
         if key not in self._values:
             tensor = _constant(value)
@@ -90,14 +90,14 @@ class _Copy:
 
     def _shift_constant(self, graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         if id(tensor) not in self._tensors:
-            # In two's complement the highest bit of such a number is its sign.
+            # In two's complement, adding 128 to an 8-bit number flips its highest bit.
             bits = np.ascontiguousarray(tensor.numpy()).view(np.uint8).reshape(tensor.shape.numpy())
             self._tensors[id(tensor)] = tensor, ir.tensor(bits ^ np.uint8(_SHIFT))
         return _initializer(graph, f"{value.name} + {_SHIFT}", self._tensors[id(tensor)][1])
 
 
 def _insert_shift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> ir.Value:
-    """Insert in front of a node what makes uint8 that is 128 higher of int8."""
+    """Insert nodes before a node that convert int8 to uint8, 128 higher."""
     shift = _initializer(graph, f"{value.name} shift", ir.tensor(np.array(_SHIFT, np.int32)))
     name = f"{value.name} + {_SHIFT}"
     wide = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(ir.DataType.INT32))], name=f"{name} wide")
@@ -124,7 +124,7 @@ class _Types:
         self._model = model
 
     def is_int8(self, value: ir.Value | None, zero_point: ir.Value | None) -> bool:
-        """Whether a tensor is int8, by itself or by its zero point."""
+        """Whether a tensor is int8, by its own type or that of its zero point."""
         dtype = _dtype(value, zero_point)
         if dtype is None and value is not None:
             known = (table.get(value.name or "") for table in self._inferred)
@@ -136,11 +136,11 @@ class _Types:
         try:
             return list({id(table): table for table in infer_types(self._model).values()}.values())
         except InvalidModelError:
-            return []  # ONNX Runtime says it better
+            return []  # ONNX Runtime has the better message
 
 
 def _weights(node: ir.Node, types: _Types) -> Iterator[tuple[int, int, int]]:
-    """Yield the position of each tensor of int8 that uint8 may be multiplied by, of its zero point and of its scale."""
+    """Yield the positions of each int8 tensor that may be multiplied by uint8, of its zero point and of its scale."""
     if node.op_type == "DequantizeLinear":
         is_plain = not node.attributes.get_int("block_size", 0)
         if is_plain and _is_weights(node.inputs[0]) and types.is_int8(node.inputs[0], _at(node, 2)):
@@ -159,14 +159,14 @@ def _dtype(value: ir.Value | None, zero_point: ir.Value | None) -> ir.DataType |
 
 
 def _is_weights(value: ir.Value | None) -> bool:
-    """Whether a tensor is constant, or quantised from one that is."""
+    """Whether a tensor is constant, or quantised from a constant."""
     quantizer = quantizer_of(value)
     value = value if quantizer is None else quantizer.inputs[0]
     return value is not None and _constant(value) is not None
 
 
 def quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
-    """Return the QuantizeLinear that makes a tensor of integers, before a Clip where Brevitas writes one."""
+    """Return the QuantizeLinear that computes a quantised tensor, also if a Clip follows it, as Brevitas writes."""
     node = None if quantized is None else quantized.producer()
     if node is not None and node.op_type == "Clip":
         value = _at(node, 0)
@@ -175,7 +175,7 @@ def quantizer_of(quantized: ir.Value | None) -> ir.Node | None:
 
 
 def _zeros(node: ir.Node, scale: ir.Value | None) -> ir.Value | None:
-    """Return the zero points that a node does without, one for each scale; None: it is not known how many these are."""
+    """Return zeros for a zero point that a node omits, one for each scale; None: their number is unknown."""
     shape = ir.Shape(()) if scale is None else (_constant(scale) or scale).shape
     if not isinstance(shape, ir.Shape) or not shape.is_static():
         return None

@@ -1,4 +1,4 @@
-"""A model as ONNX Runtime's CPU provider optimises it by itself, for what a session does before it is created."""
+"""A model as ONNX Runtime's CPU provider optimises it alone, for passes that run before a session is created."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ FUSES_CHAINS = """
     FastGeluFusion GeluFusionL2 LayerNormFusionL2 MatMulNBitsFusion QuickGeluFusion SimplifiedLayerNormFusion
     SkipLayerNormFusion
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
-"""ONNX Runtime's optimizers that make other nodes of those of chains, once providers have claimed theirs: to be done
-when ours are claimed, as ever."""
+"""ONNX Runtime's optimizers that fuse nodes of chains: they are left to the session itself, where they run after
+normfuse's provider has claimed its chains."""
 
 _FAILURES: list[str] = []
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
@@ -47,7 +47,7 @@ _WEIGHTS_LEAST = "session.optimized_model_external_initializers_min_size_in_byte
 
 
 def count_failures() -> int:
-    """Return how often ONNX Runtime could not do it: the reason may be gone next time (no room for the file)."""
+    """Return how often ONNX Runtime could not do it: next time it may succeed (there may be room for the file)."""
     return len(_FAILURES)
 
 
@@ -57,15 +57,15 @@ def optimize_by_host(
     """Return the model as ONNX Runtime's CPU provider would run it on this processor.
 
     Args:
-        model: It may hold normfuse's custom operators.
-        options: Those of the session that is to be created; they are not changed. What the user says there about
-            integers and about optimizers is done; what an earlier session on them needed is not.
-        disabled: Names of ONNX Runtime's optimizers that are left out as well; unknown ones are ignored.
-        frees_weights: Nothing else has need of the model: its weights go before ONNX Runtime has them.
+        model: It may contain normfuse's custom operators.
+        options: Those of the session that is to be created; they are not changed. The user's own settings of
+            quantisation and optimizers apply; those that an earlier session on them needed do not.
+        disabled: Names of ONNX Runtime's optimizers that are disabled as well; unknown ones are ignored.
+        frees_weights: Nothing else needs the model: its weights are freed before ONNX Runtime loads them.
 
     Returns:
-        None where ONNX Runtime cannot do it alone: the user's own operators, perhaps, whose library only the options of
-        the session know, which do not say it; or no room for a temporary file. A line of the log says why.
+        None if ONNX Runtime cannot do it alone: it may have custom operators of the user, whose library cannot be
+        read from the session's options; or there is no room for a temporary file. A line of the log says why.
     """
     host = import_host()
     own = host.SessionOptions()
@@ -84,7 +84,7 @@ def optimize_by_host(
             runnable(model, in_file=True) as (data, data_folder),
         ):
             if not isinstance(data, bytes) and data.with_name(f"{data.name}.data").exists():
-                return None  # what stays in a temporary file is found nowhere later
+                return None  # external data in a temporary file would be lost
             if frees_weights:
                 for initializer in (each for graph in graphs_of(model.graph) for each in graph.initializers.values()):
                     initializer.const_value = None
@@ -92,7 +92,7 @@ def optimize_by_host(
             own.optimized_model_filepath = str(path)
             if data_folder is not None:
                 own.add_session_config_entry(EXTERNAL_DATA_FOLDER, data_folder)
-            else:  # written one after the other: for a model that holds them all are in memory once more
+            else:  # written one by one: inside the model all would be in memory once more
                 own.add_session_config_entry(_WEIGHTS_FILE, "weights")
                 own.add_session_config_entry(_WEIGHTS_LEAST, "1024")
             give_back_memory()
@@ -107,11 +107,11 @@ def optimize_by_host(
     except Exception as error:
         _FAILURES.append(type(error).__name__)
         _say_once(words_of(error).splitlines()[0])
-        return None  # the session that is created instead says what is wrong, and needs no file
+        return None  # the session that is created instead reports what is wrong, and needs no file
 
 
 def _read(path: Path, unchanged: str | None) -> ir.Model:
-    """Return an optimised model, which has in memory what lies beside it, and not what is still in a user's folder."""
+    """Return an optimised model, with the external data beside it in memory; data in a user's folder stays there."""
     model = ir.load(path)
     if unchanged is not None:
         find_external_data(model, unchanged)
@@ -124,7 +124,7 @@ def _read(path: Path, unchanged: str | None) -> ir.Model:
     return model
 
 
-@functools.cache  # it is asked for each form that a model may take
+@functools.cache  # it is called for each form of the model that is tried
 def _say_once(answer: str) -> None:
     _log.info(
         "ONNX Runtime cannot optimise the model by itself, so chains between its convolutions gain less: %s "

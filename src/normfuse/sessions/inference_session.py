@@ -1,4 +1,4 @@
-"""The class :class:`normfuse.InferenceSession`. Importing this module imports onnxruntime, where that is installed."""
+"""The class :class:`normfuse.InferenceSession`. Importing this module imports onnxruntime, if that is installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FURTHER = ("enable_fallback", "read_config_from_model", "disabled_optimizers")
 
 
 class _StandsIn(type):
-    """Where the class stands in the place of onnxruntime's, sessions created before, or elsewhere, are of it too."""
+    """If the class replaces onnxruntime's, isinstance holds for sessions created before, or elsewhere, too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return super().__instancecheck__(instance) or (
@@ -39,8 +39,8 @@ class _StandsIn(type):
 class InferenceSession(_HostClass, metaclass=_StandsIn):
     """A session on a model that is rewritten in memory and run with normfuse: an onnxruntime.InferenceSession.
 
-    It takes onnxruntime's arguments as well, so that it can stand in the place of that class. Where ``providers`` names
-    another provider that is there, before the CPU's, the session is a plain one. Nothing is verified and nothing is
+    It takes onnxruntime's arguments as well, so that it can replace that class. If ``providers`` names another
+    available provider before the CPU's, the session is a plain one. Nothing is verified and nothing is
     written: :func:`normfuse.optimize` does both, once, ahead of time.
 
     Args:
@@ -48,26 +48,26 @@ class InferenceSession(_HostClass, metaclass=_StandsIn):
             changed.
         sess_options: Session options to use. They are not changed, but copied; except for those that have providers
             or, as far as the model tells, libraries of operators, which ONNX Runtime does not copy. Where
-            :func:`normfuse.session_options` made them, what it was given stays, except for what is given here.
+            :func:`normfuse.session_options` made them, its arguments apply, unless they are given here.
         providers: As in onnxruntime. ``get_providers()`` then says what a plain session says.
         provider_options: As in onnxruntime.
         backend: See :func:`normfuse.session_options`, as ``claim``, ``claim_report`` and ``ep_options``.
         claim: See there.
         claim_report: See there.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain.
-        remove_quantization: Take the pairs of QuantizeLinear and DequantizeLinear of activations out, so that the model
+        remove_quantization: Remove the Q/DQ pairs (QuantizeLinear, DequantizeLinear) of activations, so that the model
             runs in float. Results change: see :func:`normfuse.optimize`.
         fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
-            in float. The numbers stay; the weights take up to four times (of 4 bits eight times) the memory.
-        choose_products: Run products of 8-bit tensors in integers also where ONNX Runtime would not, because they are
-            of int8 and the processor an x86; and networks of depthwise convolutions in float, which is faster there.
-            On x86 QLinear operators are taken as the pairs that they stand for.
-        blocked_layout: Run chains between convolutions in the layout (NCHWc, or channels last in integers) that ONNX
-            Runtime has for these, instead of reordering tensors around each chain. ONNX Runtime optimises such a model
+            in float. Results do not change; the weights take up to four times (of 4 bits eight times) the memory.
+        choose_products: Run products of int8 tensors (MatMul, Conv ...) in integers also on x86, where ONNX Runtime may
+            run them in float; and networks of depthwise convolutions in float, which is faster there. On x86 QLinear
+            operators are first written as Q/DQ pairs.
+        blocked_layout: Run chains between convolutions in the layout that ONNX Runtime uses for these (NCHWc; channels
+            last if quantised), instead of reordering tensors around each chain. ONNX Runtime optimises such a model
             twice, once into a temporary file.
         exact_products: Where ONNX Runtime's sums of uint8 x int8 saturate (x86 without VNNI), run these products with
             weights of uint8 that are 128 higher: exact, and 1.15 to 1.35 times as long. Elsewhere nothing changes.
-            Between pairs, weights are what is constant in the model.
+            Between Q/DQ pairs, weights are the constants of the model.
         options: Further options of the execution provider, see :data:`normfuse.spec.OPTIONS`; ``enable_fallback``,
             ``disabled_optimizers`` and ``read_config_from_model`` as in onnxruntime.
 

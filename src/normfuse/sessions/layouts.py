@@ -1,13 +1,12 @@
-"""Convolution networks as ONNX Runtime runs them here, with chains in the layout of its convolutions.
+"""Convolution networks with chains in the layout that ONNX Runtime chooses for its convolutions.
 
-ONNX Runtime lays tensors out for its convolutions after providers have claimed their nodes: in blocks of channels
-(NCHWc) where these run in float, so that every chain of ours between two of them costs two reorders, which take about
-as long as the chain; and with the channels last (NhwcTransformer) where they run in integers, with one QLinear operator
-(QLinearMul, QLinearSigmoid ...) for each elementwise operator between Q/DQ pairs, which chains that are claimed before
-prevent. Here ONNX Runtime optimises the model first, alone and into a file. Then
-`graph_rewrites.layout.blocked_layout` moves the chains into the blocks, or the QLinear operators are written as
-DequantizeLinear, operator and QuantizeLinear again, of which the provider makes one node each chain. What comes out
-belongs to this processor and this ONNX Runtime, so this is for sessions and not for files.
+ONNX Runtime chooses layouts after providers have claimed their nodes: blocks of channels (NCHWc) for convolutions in
+float, so that each claimed chain between two of them costs two reorders, which take about as long as the chain; and
+channels last (NhwcTransformer) for quantised convolutions, with one QLinear operator (QLinearMul, QLinearSigmoid ...)
+for each elementwise operator between Q/DQ pairs, which chains that are claimed before prevent. Here ONNX Runtime first
+optimises the model, alone and into a file. Then `graph_rewrites.layout.blocked_layout` moves the chains into the
+blocked layout, or the elementwise QLinear operators are written as Q/DQ pairs around the operator again, and the
+provider fuses each chain. The result fits this processor and this ONNX Runtime only: it is for sessions, not for files.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from normfuse.sessions.host_optimization import FUSES_CHAINS, optimize_by_host
 if TYPE_CHECKING:
     import onnxruntime
 
-# What else ONNX Runtime does to nodes other than convolutions behind the claims.
+# Other optimizers of ONNX Runtime that change nodes other than convolutions after providers have claimed theirs.
 _LATER = """
     Avx2WeightS8ToU8Transformer DoubleQDQPairsRemover DynamicQuantizeMatMulFusion GatherSliceToSplitFusion
     GemmActivationFusion MatMulActivationFusion MatMulIntegerToFloatFusion MatMulScaleFusion MatmulTransposeFusion
     NhwcTransformer QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer
     QDQSelectorActionTransformer WeightBiasQuantization
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
-# Operators of chains that ONNX Runtime does not do inside of a convolution.
+# Operators of chains that ONNX Runtime does not fuse into a convolution.
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
-# What may stand between the steps of a chain and a convolution, and what has a blocked form of its own.
+# Operators that keep the blocked layout between a chain and a convolution; that move elements; with a blocked kernel.
 _MOVED = frozenset({"Concat", "Resize", "Split", "Upsample"})
 _MOVES = frozenset(
     {"Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split"}
@@ -60,22 +59,22 @@ _BLOCKED = frozenset(
 def lay_out_in_blocks(
     model: ir.Model, options: onnxruntime.SessionOptions, *, frees_weights: bool = False
 ) -> ir.Model | None:
-    """Return the model as ONNX Runtime optimises it on this machine, with its chains on the blocked layout.
+    """Return the model as ONNX Runtime optimises it on this machine, with its chains in the blocked layout.
 
     Args:
         model: Rewritten by :func:`normfuse.sessions.rewriting.rewrite_copy` for the target "custom-op", so that ONNX
-            Runtime leaves what was found as it is.
+            Runtime does not change the fused chains.
         options: Those of the session that is to be created; they are not changed.
         frees_weights: The model loses its weights; otherwise it is not changed.
 
     Returns:
-        None where no chain stands between convolutions that have this layout, where products run in integers, and where
-        ONNX Runtime cannot optimise the model by itself: then its session says why.
+        None if no chain is between convolutions in this layout, if products are quantised, or if ONNX Runtime cannot
+        optimise the model by itself: then its session says why.
     """
     optimized = optimize_by_host(model, options, [*FUSES_CHAINS, *_LATER], frees_weights=frees_weights)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
-    if has_products_of_integers(optimized.graph):  # which these are, depends on what stands around them
+    if has_products_of_integers(optimized.graph):  # ONNX Runtime chooses them by the nodes around them
         return None
     context = Context(optimized)
     context.run(*IN_BLOCKS)
@@ -90,12 +89,12 @@ def lay_out_channels_last(
     Args:
         model: As for :func:`lay_out_in_blocks`, for the target "standard", so that ONNX Runtime knows each operator.
         options: See there.
-        disabled: ONNX Runtime's optimizers that the session will do without besides.
+        disabled: Further optimizers of ONNX Runtime that the session will disable.
         frees_weights: See there.
 
     Returns:
-        None where no convolution runs in integers, where nothing elementwise stands between them, and where ONNX
-        Runtime cannot optimise the model by itself: then its session says why.
+        None if no convolution is quantised, if nothing elementwise is between them, or if ONNX Runtime cannot optimise
+        the model by itself: then its session says why.
     """
     count_from_the_end(model)
     optimized = optimize_by_host(model, options, [*FUSES_CHAINS, *disabled], frees_weights=frees_weights)
@@ -105,12 +104,12 @@ def lay_out_channels_last(
     context.run(*CHANNELS_LAST)
     if not context.counts[_ELEMENTWISE]:
         return None
-    # One over another dimension, or over one of which nothing is known here.
+    # A QLinearSoftmax that is left is over another dimension, or over an unknown one.
     return None if any(node.op_type == "QLinearSoftmax" for node in optimized.graph) else optimized
 
 
 def allows_layouts(options: onnxruntime.SessionOptions) -> bool:
-    """Whether a session with these options lets ONNX Runtime lay tensors out, and saves nothing of it."""
+    """Whether a session with these options lets ONNX Runtime change layouts, and does not save the result."""
     levels = import_host().GraphOptimizationLevel
     return options.graph_optimization_level == levels.ORT_ENABLE_ALL and not options.optimized_model_filepath
 
@@ -119,12 +118,12 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
     """Whether a step of a chain follows a convolution.
 
     Args:
-        graph: Of which subgraphs are not looked at.
-        between: A convolution or pooling has to follow that, with nothing between that has no blocked form: otherwise
-            `move_reorders` finds no reorder that could go.
+        graph: Without its subgraphs.
+        between: A convolution or pooling must follow the step, with only operators between that have a blocked form:
+            otherwise `move_reorders` finds no reorder to remove.
     """
-    behind: set[ir.Value | None] = set()  # convolutions
-    in_chains: set[ir.Value | None] = set()  # behind a step of a chain that is
+    behind: set[ir.Value | None] = set()  # results of convolutions
+    in_chains: set[ir.Value | None] = set()  # results of chains that follow these
     for node in graph:
         follows, continues = not behind.isdisjoint(node.inputs), not in_chains.isdisjoint(node.inputs)
         if (follows and node.op_type in _OF_CHAINS and not between) or (continues and node.op_type in _BLOCKED):
@@ -138,9 +137,9 @@ def has_chains_of_convolutions(graph: ir.Graph, *, between: bool) -> bool:
 
 
 def has_quantized_elementwise(graph: ir.Graph) -> bool:
-    """Whether ONNX Runtime may make a QLinear operator of something elementwise, or the graph has one.
+    """Whether the graph has an elementwise QLinear operator, or ONNX Runtime may make one.
 
-    It pushes DequantizeLinear down, and QuantizeLinear up, past what moves elements.
+    It moves DequantizeLinear down, and QuantizeLinear up, past operators that only move elements.
     """
     dequantised: set[ir.Value | None] = set()
     elementwise = {row.operator for row in ELEMENTWISE_OF_INTEGERS.values()}
@@ -158,7 +157,7 @@ def has_quantized_elementwise(graph: ir.Graph) -> bool:
 
 @functools.cache
 def block_size() -> int | None:
-    """Return the channels of a block of ONNX Runtime's blocked layout on this processor; None: it has none."""
+    """Return the number of channels in a block of ONNX Runtime's blocked layout here; None: there is no such layout."""
     channels = 64
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, channels, 1, 2]))
     node = ir.Node(
@@ -174,7 +173,7 @@ def block_size() -> int | None:
     except Exception:  # this build of ONNX Runtime has no such operator
         return None
     (blocks,) = session.run(None, {"x": np.arange(2 * channels, dtype=np.float32).reshape(1, channels, 1, 2)})
-    # Behind the channels of one block at the first place come those at the second one, whose first element is 1.
+    # After one block of channels at the first position comes the second position, whose first element is 1.
     return int(np.flatnonzero(np.asarray(blocks).ravel() == 1)[0])
 
 
@@ -184,15 +183,15 @@ def _move_reorders(graph: ir.Graph, context: Context) -> int:
 
 
 _REORDERS, _ELEMENTWISE = "reorders moved", "elementwise QLinear operators as Q/DQ pairs"
-#: What is done to a network that ONNX Runtime laid out in blocks of channels.
+#: The passes on a network in the blocked layout.
 IN_BLOCKS = (
-    # First: several DequantizeLinear of one tensor keep a chain apart.
+    # First: several DequantizeLinear of one tensor would split a chain.
     Pass("equal DequantizeLinear joined", join_dequantizers, in_functions=False),
     Pass(_REORDERS, _move_reorders, in_functions=False),
 )
-#: What is done to one with the channels last.
+#: The passes on one with the channels last.
 CHANNELS_LAST = (
     Pass(_ELEMENTWISE, write_elementwise, in_functions=False),
-    # One kernel less that looks up each exponential; only where chains gain already.
+    # Avoids a kernel that looks up each exponential; only where chains gain already.
     Pass("QLinearSoftmax as Q/DQ pairs", write_softmaxes, lambda run: run.counts[_ELEMENTWISE] > 0, in_functions=False),
 )

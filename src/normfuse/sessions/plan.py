@@ -1,4 +1,4 @@
-"""What a session is to make of a model, decided before anything is done, from facts about the model and the machine."""
+"""How a session prepares a model, decided before any change, from facts about the model and the machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from normfuse.graph_rewrites.engine.options import Products
 
 MOST_BYTES = 1 << 30
-"""Of weights, for the layout of convolutions: ONNX Runtime writes one message, and memory holds it for a moment."""
+"""Limit of weights for the layout of convolutions: ONNX Runtime writes one protobuf message, for a moment in memory."""
 
 Layout = Literal["as given", "of convolutions"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFacts:
-    """What decides about a model; about one in the QOperator format, as Q/DQ pairs if it becomes that."""
+    """Facts about a model that decide its plan; a QOperator model that is converted is described as Q/DQ pairs."""
 
     activations: frozenset[str] = frozenset()
-    """Types that it quantises to in each run, such as INT8."""
+    """Types that activations are quantised to, such as INT8."""
     chains_of_convolutions: bool = False
-    """Steps of chains stand behind convolutions, and where nothing is of bytes between them."""
+    """Steps of chains follow convolutions; without 8-bit activations, between two of them."""
     is_narrow: bool = False
     """It has inputs or weights of float16 or bfloat16."""
     weight_bytes: int = 0
@@ -35,35 +35,35 @@ class ModelFacts:
 
 @dataclasses.dataclass(frozen=True)
 class HostFacts:
-    """What decides about the machine, and about the options of the session."""
+    """Facts about the machine and the session's options that decide a plan."""
 
     is_x86: bool = True
     sums_saturate: bool = False
-    """Sums of products of uint8 and int8 are wrong where they do not fit 16 bits: x86 without VNNI."""
+    """Sums of uint8 x int8 products saturate at 16 bits: x86 without VNNI."""
     makes_operators: bool = True
     """ONNX Runtime makes QLinear operators of Q/DQ pairs."""
     lays_out: bool = True
-    """ONNX Runtime lays tensors out for its convolutions: all optimisations are on, and none is saved in a file."""
+    """ONNX Runtime changes layouts: all its optimisations are on, and the optimised model is not saved."""
     compiles: bool = True
-    """The execution provider takes chains of standard operators."""
+    """The execution provider claims chains of standard operators."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SessionPlan:
-    """What becomes of a model. What cannot be known before is a condition: see the documentation, Debugging."""
+    """How a model is prepared. What only a trial shows is a condition: see the documentation, Debugging."""
 
     as_qdq: bool
     """Operators of the QOperator format are written as Q/DQ pairs."""
     products: tuple[Products, ...]
-    """What 8-bit products run in, best first: the next one where ONNX Runtime finds no layout for the one before."""
+    """The types of 8-bit products, best first: the next is tried if no layout is found for the one before."""
     layout: Layout
     """"of convolutions": ONNX Runtime optimises the model first, and chains run in the layout of its convolutions:
     NCHWc where products run in float, channels last where they run in integers."""
     allowed: AllowedChanges
-    """Where weights are folded: those of products that run in float are dequantised once, and ONNX Runtime is kept from
-    quantising them again."""
+    """With `fold_weights`, weights of products in float are dequantised once, and ONNX Runtime is kept from quantising
+    them again."""
     shapes_before_dequantization: bool
-    """Shape reads the bytes before they are dequantised."""
+    """Shape reads the quantised tensor, before DequantizeLinear."""
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -79,12 +79,12 @@ class SessionPlan:
 
 
 def converts_to_qdq(host: HostFacts, allowed: AllowedChanges) -> bool:
-    """Whether operators of the QOperator format are written as Q/DQ pairs, of which ONNX Runtime makes faster ones."""
+    """Whether QLinear operators are written as Q/DQ pairs, which ONNX Runtime turns into faster operators."""
     return allowed.remove_quantization or (allowed.choose_products and host.is_x86 and host.makes_operators)
 
 
 def plan_session(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) -> SessionPlan:
-    """Decide what becomes of a model."""
+    """Decide how a model is prepared."""
     products, why_products = _products(model, host, allowed)
     layout, why_layout = _layout(model, host, allowed)
     return SessionPlan(
@@ -98,7 +98,7 @@ def plan_session(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) ->
 
 
 def _products(model: ModelFacts, host: HostFacts, allowed: AllowedChanges) -> tuple[tuple[Products, ...], str]:
-    """Return the forms of 8-bit products, and why: in float only with the layout of convolutions."""
+    """Return the types of 8-bit products, and why: float only with the layout of convolutions."""
     if not allowed.choose_products:
         return ("as they are",), "choose_products is off"
     in_float = host.is_x86 and model.is_faster_in_float

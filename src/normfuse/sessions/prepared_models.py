@@ -1,14 +1,14 @@
 """Models as sessions were created on them, kept on disk: the next session on the same model needs no rewriting.
 
 An entry is one ONNX file, so that ONNX Runtime reads it from the disk itself. It begins with a field that ONNX does not
-know, and that protobuf skips: a checksum of its name and all that follows, and what the session's options need; where
-nothing is made of a model, that is all of it. A file that lacks it, or does not agree with it, is no entry. One that
-would be large does without the weights that stand in the user's model as they are (see `shared_weights`): a session is
-created on both together, in a temporary file. An entry's name is a hash of all that it was made from and for. Hashes
-are made with a key that lies in the folder, so that nobody else makes a model that is taken for another one.
+define and protobuf skips: a checksum of its name and all that follows, and the settings of the session's options; if
+a model is used unchanged, that is the whole entry. A file whose field is missing or wrong is no entry. A large entry
+does not store the weights that are also in the user's model (see `shared_weights`): a session is created on both
+together, in a temporary file. An entry's name is a hash of everything that the prepared model depends on. Hashes use a
+key that is stored in the folder, so that nobody else can make a file that is taken for an entry.
 
-Nothing here imports onnx, onnx_ir or the rewriting pass: that is what makes a second start quick. What goes wrong with
-the cache (no room, no permission) is said in a line of the log, and costs the entry only.
+Nothing here imports onnx, onnx_ir or the rewriting pass: that is why a second start is quick. Faults of the
+cache (no room, no permission) are reported in the log, and cost the entry only.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 VARIABLE = "NORMFUSE_CACHE"
 """Environment variable: the folder of the cache; 0, no, false or off: no cache."""
 MOST_BYTES = 2 << 30
-"""Of all entries; those that were used least recently go first."""
+"""Limit for all entries; those that were used least recently are removed first."""
 LARGEST = MOST_BYTES // 10
-"""Bytes of an entry: what would take more does without the weights that the user's model has, or is not kept."""
+"""Limit of an entry: a larger one is stored without the weights that are in the user's model, or not at all."""
 _LARGEST_GIVEN = 1 << 31
 """Bytes of a model as a user gives it; protobuf takes no more."""
 _SUFFIX = ".prepared.onnx"
 _UNFINISHED = ".unfinished"
-_ABANDONED = 3600  # seconds after which a file that was being written belongs to a process that is gone
+_ABANDONED = 3600  # seconds after which an unfinished file belongs to a process that has ended
 # An entry of TensorProto.external_data as protobuf writes its key.
 _EXTERNAL = b"\x0a\x08location"
 _KEY = "key"  # the file of that name, of so many bytes
@@ -68,7 +68,7 @@ _KEY_BYTES = 8
 # Field 1000 of a ModelProto with a length of five bytes, as protobuf may write it: always that many.
 _TAG, _LENGTH = b"\xc2\x3e", 5
 _HEADER_BYTES = len(_TAG) + _LENGTH
-# Session entries that a model is prepared by.
+# Session entries that the prepared model depends on.
 _ENTRIES = (*OF_INTEGERS, f"{OPTION_PREFIX}compile")
 _log = logging.getLogger("normfuse")
 
@@ -83,9 +83,9 @@ class Entry(NamedTuple):
 
 
 def cache_folder() -> Path | None:
-    """Return where prepared models are kept, by the platform's convention; None: nowhere.
+    """Return the folder of the cache, by the platform's convention; None: there is no cache.
 
-    The three lines are what the package platformdirs does for one folder.
+    This does what the package platformdirs does, for one folder.
     """
     given = os.environ.get(VARIABLE)
     if given:
@@ -107,28 +107,28 @@ class Found(NamedTuple):
     path: Path
     needs: Needs
     start: int
-    """Where the model begins in it."""
+    """The offset of the model in it."""
 
 
 class Origin:
-    """What a session is to be created from: a model and all that decides what is made of it."""
+    """A model, and everything that its prepared form depends on."""
 
     def __init__(self, folder: Path, name: bytes, key: int, model: object, seen: object) -> None:
         self._path, self._key, self._model, self._seen = folder / (name.hex() + _SUFFIX), key, model, seen
         self._beside: Path | None = None
-        """The entry of a model whose data lies in other files: another one in each folder."""
+        """The entry of a model with external data: another one for each folder."""
         if isinstance(model, (str, os.PathLike)):
             place = hash_of([name, os.fsencode(Path(model).absolute().parent)], key)
             self._beside = folder / (place.hex() + _SUFFIX)
 
     @classmethod
     def of(cls, model: object, options: onnxruntime.SessionOptions, allowed: AllowedChanges) -> Origin | None:
-        """Return the origin; None: it is not to be kept, since not all of it can be seen, or it is large, or no cache.
+        """Return the origin; None: it is not cached (not all of it can be read, it is large, or there is no cache).
 
         Args:
-            model: As a user gives it. Only files are kept, and bytes of models without external data.
+            model: As a user gives it. Only files are cached, and bytes of models without external data.
             options: Those of the session, with the execution provider.
-            allowed: What may be done to the model.
+            allowed: The changes that may be made to the model.
         """
         try:
             folder = _usable_folder(make=True)
@@ -155,7 +155,7 @@ class Origin:
         return cls(folder, name, key, model, seen)
 
     def find(self) -> Found | None:
-        """Return the entry to create a session on; None: there is none. A broken one is removed."""
+        """Return the entry to create a session on; None: there is none. A damaged one is removed."""
         for path in filter(None, (self._path, self._beside)):
             try:
                 found = _read(path, self._key)
@@ -174,10 +174,10 @@ class Origin:
 
     @contextlib.contextmanager
     def whole(self, found: Found) -> Iterator[Path]:
-        """Give a file with all of a prepared model, for as long as the context lasts.
+        """Yield a file with the complete prepared model, which exists within the context.
 
         Raises:
-            OSError: The model that was given was changed in the meantime, or there is no room.
+            OSError: The original model was changed in the meantime, or there is no room.
         """
         if not found.needs.whole:
             yield found.path
@@ -192,24 +192,24 @@ class Origin:
             path, opened = Path(file.name), Path(f"/proc/self/fd/{file.fileno()}")
             try:
                 if is_nameless := opened.exists():
-                    path.unlink()  # whoever ends this process, nothing is left behind
+                    path.unlink()  # no file is left, even if this process is killed
                 rest.seek(found.start)
                 pieces = _tee(file.file, chunks_of(join(rest, given, found.needs.weights)))
                 if hash_of(pieces, self._key).hex() != found.needs.whole:
                     raise OSError("the model that was given was changed in the meantime")
-                file.flush() if is_nameless else file.close()  # Windows lets nobody else read what is written to
+                file.flush() if is_nameless else file.close()  # on Windows nobody else can read an open file
                 yield opened if is_nameless else path
             finally:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
     def keep(self, model: bytes | Path, needs: Needs, data: Mapping[str, object]) -> None:
-        """Keep what was made of the model, unless that is another one by now.
+        """Store the prepared model, unless the original has changed in the meantime.
 
         Args:
-            model: What the session was created on; nothing, where that is the model itself.
-            needs: What else it needs.
-            data: Files with data of the model, and the `state_of` each before it was read.
+            model: The prepared model; b"" if that is the original itself.
+            needs: Its settings.
+            data: Files with external data of the original, and the `state_of` each before it was read.
         """
         path = self._beside if data else self._path
         if path is None:
@@ -237,7 +237,7 @@ class Origin:
 
 
 def entries() -> list[Entry]:
-    """Return what is kept, the last used first."""
+    """Return the entries, the last used first."""
     found = []
     for path in _files(_SUFFIX):
         with contextlib.suppress(OSError):
@@ -247,7 +247,7 @@ def entries() -> list[Entry]:
 
 
 def prune(most_bytes: int) -> int:
-    """Remove the least recently used entries until the rest takes so many bytes at most; return how many went."""
+    """Remove the least recently used entries until the rest takes at most so many bytes; return their number."""
     for path in _files(_UNFINISHED):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > _ABANDONED:
@@ -263,7 +263,7 @@ def prune(most_bytes: int) -> int:
 
 
 def clear() -> int:
-    """Remove all entries; return how many there were."""
+    """Remove all entries; return their number."""
     return prune(-1)
 
 
@@ -273,7 +273,7 @@ def _files(suffix: str) -> list[Path]:
 
 
 def _usable_folder(*, make: bool) -> Path | None:
-    """Return the folder if it is the user's own, and nobody else may write there; its files nobody else may read."""
+    """Return the folder if it belongs to the user, and nobody else may write there; its files are private."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -305,14 +305,14 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _key_of(folder: Path) -> int:
-    """Return the number that hashes of this folder are made with; it is made when it is asked for first."""
+    """Return the key of this folder's hashes, which is made at its first use."""
     path = folder / _KEY
     for _ in range(2):
         with contextlib.suppress(FileNotFoundError), _open(path) as file:
             key = file.read(_KEY_BYTES + 1)
             if len(key) == _KEY_BYTES and _is_private(os.fstat(file.fileno())):
                 return int.from_bytes(key, "little")
-            path.unlink()  # broken, and all entries with it
+            path.unlink()  # damaged, so that all entries are void
         _write(path, [os.urandom(_KEY_BYTES)], replaces=False)
     raise OSError(f"{path} is not there")
 
@@ -322,7 +322,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
-    """Return a hash of a model's content and what tells that the file was not touched; None: it is not to be kept."""
+    """Return a hash of a model's content and the state of its file; None: it is not cached."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         return hash_of(chunks_of(bytes(model)), key), ()
     if not isinstance(model, (str, os.PathLike)):
@@ -335,7 +335,7 @@ def _look_at(model: object, key: int) -> tuple[bytes, tuple[int, ...]] | None:
 
 
 def _as_file(model: object) -> BinaryIO:
-    """Return a model that is given as a path or as bytes, opened to be read."""
+    """Return a model that is given as a path or as bytes, as an open file."""
     if isinstance(model, (str, os.PathLike)):
         return Path(model).open("rb")
     return io.BytesIO(bytes(model))  # type: ignore[call-overload] # no other; itself, if it is bytes
@@ -354,19 +354,19 @@ def _look_at_file(path: Path, key: int) -> tuple[bytes, tuple[int, ...]]:
 
 
 def state_of(file: str | int) -> tuple[int, ...]:
-    """Return what tells that a file was not touched in the meantime."""
+    """Return the state of a file, which any change to it changes."""
     status = os.stat(file)  # noqa: PTH116 -- of an open one, too
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _is_unchanged(known: list[str], key: int) -> bool:
-    """Whether a file is where it was, with the content that it had."""
+    """Whether a file has the same place and content as before."""
     path, resolved, content = known
     return str(Path(path).resolve()) == resolved and _look_at_file(Path(path), key)[0].hex() == content
 
 
 def _has_external_data(model: object) -> bool:
-    """Whether weights of a model lie in files of their own, which are not looked at here."""
+    """Whether a model has external data, in files that are not read here."""
     if not isinstance(model, (str, os.PathLike)):
         return _EXTERNAL in bytes(model)  # type: ignore[call-overload]
     end = b""
@@ -380,9 +380,9 @@ def _has_external_data(model: object) -> bool:
 
 
 def _software() -> list[object]:
-    """Return what tells the programs apart that prepare a model and run it, editable installations included.
+    """Return what identifies the software that prepares and runs a model, editable installations included.
 
-    A package that is installed again has other times, if it has no other version; nothing is imported to see it.
+    A package that is installed again has at least other file times; nothing is imported to see that.
     """
     host = import_host()
     native = Path(sys.modules[f"{host.__name__}.capi.onnxruntime_pybind11_state"].__file__ or "")
@@ -409,7 +409,7 @@ def _sources(folders: list[str]) -> Iterator[os.DirEntry[str]]:
 
 
 def _processor() -> list[str]:
-    """Return what tells processors apart: layouts, and whether sums of integers saturate, depend on it."""
+    """Return what distinguishes processors: layouts, and whether 8-bit sums saturate, depend on it."""
     told = [platform.machine(), instruction_set(), os.environ.get("NORMFUSE_ISA", "")]
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
@@ -421,7 +421,7 @@ def _processor() -> list[str]:
     except FileNotFoundError:
         from normfuse.host.integer_products import sums_saturate
 
-        # As platform.processor() says it, but without a query of Windows, or a process on macOS.
+        # Like platform.processor(), without a query of Windows or a process on macOS.
         told += [os.environ.get("PROCESSOR_IDENTIFIER", ""), str(sums_saturate())]
     return told
 

@@ -1,4 +1,4 @@
-"""The rewriting pass on a loaded model: once for each way that it is asked for."""
+"""The rewriting pass on a loaded model, once for each set of options."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from normfuse.graph_rewrites import AS_GIVEN, RewriteOptions, RewriteResult
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RewrittenModel(RewriteResult):
-    """A rewritten copy of a model, which must not be changed: who asks again gets the same one."""
+    """A rewritten copy of a model; it must not be changed, since later calls return the same one."""
 
     model: ir.Model
     seconds: float
-    """What it took."""
+    """The time that the pass took."""
 
 
 def rewrite_copy(
@@ -35,7 +35,7 @@ def rewrite_copy(
         source: The model.
         options: See there.
         progress: See there.
-        in_place: Rewrite the source's own model, of which nothing else has need any more.
+        in_place: Rewrite the source's own model, which nothing else needs any more.
 
     Raises:
         InvalidModelError: A node breaks the schema of its operator.

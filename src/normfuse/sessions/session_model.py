@@ -1,4 +1,4 @@
-"""What :class:`normfuse.InferenceSession` makes of a model: facts, the plan that follows from them, and its passes."""
+"""How :class:`normfuse.InferenceSession` prepares a model: facts, the plan that follows from them, and its passes."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
-_PAIRS = "QLinear operators as pairs"
+_PAIRS = "QLinear operators as Q/DQ pairs"
 PAIRS = Pass(_PAIRS, write_pairs, in_functions=False)
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class SessionModel(NamedTuple):
-    """What a session is created on, and what its options have to say for that."""
+    """The prepared model of a session, and the settings that its session options need."""
 
     model: ir.Model
     keeps_weights: bool = False
-    """ONNX Runtime is not to make integers of float weights: dequantised ones, or those of blocked convolutions."""
+    """ONNX Runtime must not quantise float weights: dequantised ones, or those of blocked convolutions."""
     leaves_qdq: bool = False
-    """ONNX Runtime is to leave QuantizeLinear and DequantizeLinear as they are."""
+    """ONNX Runtime must not make QLinear operators of Q/DQ pairs."""
     written: RewrittenModel | None = None
-    """What the rewriting pass made of the model first."""
+    """The result of the rewriting pass, the first step."""
     plan: SessionPlan | None = None
     layout: str = "as given"
     as_given: bool = False
     """Nothing was changed."""
 
     def configure(self, options: onnxruntime.SessionOptions) -> None:
-        """Say it; what an earlier session on these options needed is taken back."""
+        """Set these options; settings that an earlier session needed are reset."""
         configure(options, keeps_weights=self.keeps_weights, leaves_qdq=self.leaves_qdq)
 
     def __str__(self) -> str:
-        """Return the plan, and what could not be known before, in one line."""
+        """Return the plan, and which of its conditions held, in one line."""
         off = [QUANTIZES_WEIGHTS] * self.keeps_weights + ["QLinear operators"] * self.leaves_qdq
         return f"{self.plan}; layout found: {self.layout}; off in ONNX Runtime: {', '.join(off) or 'nothing'}"
 
@@ -74,13 +74,13 @@ class SessionModel(NamedTuple):
 def session_model(
     source: Source, options: onnxruntime.SessionOptions, allowed: AllowedChanges, *, again: _Load | None = None
 ) -> SessionModel:
-    """Return what :class:`normfuse.InferenceSession` makes of a model.
+    """Return the model that :class:`normfuse.InferenceSession` prepares.
 
     Args:
         source: The model as it was loaded.
         options: Those of the session.
-        allowed: What may be done.
-        again: Loads the model once more: then the model of ``source`` itself is changed. None: copies of it are.
+        allowed: The changes that may be made.
+        again: Loads the model once more; with it the model of ``source`` is changed in place, without it a copy.
     """
     host = _host_facts(options)
     becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
@@ -106,7 +106,7 @@ def session_model(
 
 
 def plan_of(source: Source) -> SessionPlan:
-    """Return the plan for a session with the default options, which changes nothing."""
+    """Return the plan for a session with the default options; nothing is changed."""
     host, allowed = _host_facts(import_host().SessionOptions()), AllowedChanges()
     becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
     return _plan((convert_to_qdq(source) if becomes_qdq else source).model, host, allowed, becomes_qdq=becomes_qdq)
@@ -118,7 +118,7 @@ def _plan(model: ir.Model, host: HostFacts, allowed: AllowedChanges, *, becomes_
 
 
 def _host_facts(options: onnxruntime.SessionOptions) -> HostFacts:
-    """Return them but for sums, which are asked for where there are products of int8."""
+    """Return the facts but for `sums_saturate`, which is measured only if the model has int8 activations."""
     return HostFacts(
         is_x86=is_x86(),
         makes_operators=makes_operators(options),
@@ -160,9 +160,9 @@ def _options(plan: SessionPlan, products: Products, target: Target | TargetByPro
 def _lay_out(
     source: Source, options: onnxruntime.SessionOptions, plan: SessionPlan, products: Products, *, in_place: bool
 ) -> SessionModel | None:
-    """Return a convolution network in the layout of its convolutions; None: that is no gain.
+    """Return a convolution network with chains in the layout of its convolutions; None: that is no gain.
 
-    ONNX Runtime leaves custom operators as they are, and makes QLinear operators of standard ones.
+    ONNX Runtime does not change custom operators, and makes QLinear operators of standard ones.
     """
     target = TargetByProducts(in_integers=None if products == "float" else "standard", in_float="custom-op")
     asked = dataclasses.replace(_options(plan, products, target), drop_redundant_pairs=True)
@@ -175,15 +175,15 @@ def _lay_out(
     found = lay_out_in_blocks(result.model, options, frees_weights=in_place) if result.target is not None else None
     if found is None:
         return None
-    # Nothing of it runs in integers.
+    # No product is quantised.
     has_pairs = any(node.op_type == "QuantizeLinear" for node in found.graph)
     return SessionModel(found, True, has_pairs, result, plan, "blocked")
 
 
 def convert_to_qdq(source: Source, *, in_place: bool = False) -> Source:
-    """Return a model with pairs in the place of QLinear operators; where it has none, the model itself.
+    """Return a model with Q/DQ pairs instead of QLinear operators; the model itself, if it has none.
 
-    Who asks again gets the same one; `in_place` changes the source's own model, of which nothing else has need.
+    Later calls return the same one; `in_place` changes the source's own model, which nothing else needs.
     """
     if in_place:
         Context(source.model).run(PAIRS)

@@ -1,4 +1,4 @@
-"""Weights of a prepared model that stand in the user's model as they are: an entry of the cache does without them.
+"""Weights of a prepared model that are also in the user's model: a cache entry does not store them.
 
 They are read, never mapped: a program that writes over the user's file must not change a session that is running.
 """
@@ -14,20 +14,20 @@ from normfuse.host.content_hash import chunks_of, hash_of
 from normfuse.host.wire_format import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_RAW_DATA, fields
 
 Weights = list[tuple[int, int, int]]
-"""Of each, in order: where it begins in the prepared model, and where it begins and ends in the user's."""
+"""Of each, in order: its start in the prepared model, its start and its end in the user's model."""
 
 _LEAST = 1 << 16
 
 
 def shared_weights(made: BinaryIO, given: BinaryIO, key: int) -> Weights:
-    """Return the weights of a prepared model that the model that was given has as well."""
+    """Return the weights of a prepared model that are also in the original model."""
     known = {(stop - start, _hash(given, start, stop, key)): (start, stop) for start, stop in _weights(given)}
     places = ((start, known.get((stop - start, _hash(made, start, stop, key)))) for start, stop in _weights(made))
     return [(position, *place) for position, place in places if place is not None]
 
 
 def without(made: BinaryIO, weights: Weights) -> BinaryIO:
-    """Return a prepared model without these weights, as a file that is read once."""
+    """Return a prepared model without these weights, as a stream that is read once."""
     ranges, end = [], 0
     for position, start, stop in weights:
         ranges.append((made, end, position))
@@ -36,7 +36,7 @@ def without(made: BinaryIO, weights: Weights) -> BinaryIO:
 
 
 def join(rest: BinaryIO, given: BinaryIO, weights: Weights) -> BinaryIO:
-    """Return a prepared model with its weights, as a file that is read once; the rest is read from where it is on."""
+    """Return a prepared model with its weights, as a stream that is read once; `rest` is read from its position."""
     ranges, end, at = [], 0, rest.tell()
     for position, start, stop in weights:
         ranges += [(rest, at, at + position - end), (given, start, stop)]
@@ -58,7 +58,7 @@ def _fields(file: BinaryIO, start: int, stop: int, wanted: int) -> Iterator[tupl
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the bytes of a file, which stays where it is."""
+    """Return the size of a file; its position does not change."""
     position = file.tell()
     size = file.seek(0, os.SEEK_END)
     file.seek(position)
@@ -74,7 +74,7 @@ def _concatenated(ranges: Iterable[tuple[BinaryIO, int, int]]) -> BinaryIO:
 
 
 class _Ranges(io.RawIOBase):
-    """Ranges of files, one behind the other; it ends where a file does."""
+    """Ranges of files, one after the other; it ends early if a file does."""
 
     def __init__(self, ranges: Iterable[tuple[BinaryIO, int, int]]) -> None:
         self._ranges = iter(ranges)
