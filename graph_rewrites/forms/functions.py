@@ -50,13 +50,13 @@ class Types:
     per_channel: bool
     """Scale and bias have one element for each index of dimension 1 of X."""
     per_element: frozenset[str]
-    """Of scale and bias, which have more than one element and differ along the normalised dimensions only."""
+    """Those of scale and bias that have several elements and differ along the normalised dimensions only."""
     at_run_time: frozenset[str]
-    """Of scale and bias, which are no finite constants."""
+    """Those of scale and bias that are no finite constants."""
     row: tuple[int, ...] | None
     """The sizes of the normalised dimensions, where they are the last ones and known."""
     per_tensor: frozenset[str]
-    """What is quantised with one scale for the whole tensor: "x", "sum" ..."""
+    """The tensors that are quantised with one scale: "x", "sum" ..."""
 
     @classmethod
     def of(cls, fused: Fused, y: ir.Value, facts: Facts) -> Types:
@@ -253,7 +253,7 @@ class Body:
     def __init__(self, fused: Fused, types: Types, opset: int) -> None:
         self._fused, self._types, self._opset = fused, types, opset
         self._tape = ir.tape.Tape()
-        # The float types that the sum in front of a normalisation, and what follows it, are computed in.
+        # The float types of the sum before a normalisation, and of all that follows.
         self._sum_type = self._work = _FLOAT
         #: Domains of the operators written so far.
         self.domains = {""}
@@ -342,7 +342,7 @@ class Body:
             return d, "x"
         d = self._float("X", self._sum_type)
         if not any(map(is_pair, steps)):
-            # Of a residual and a bias the bias first, as the linear layer adds it that it is from.
+            # The bias before the residual, as the linear layer adds it.
             steps.sort(key=lambda step: step.operand == "residual")
         d = self._stepped(d, steps, self._sum_type)
         if not self._fused.has("sum_scale"):
@@ -366,7 +366,7 @@ class Body:
         return d
 
     def _rounded(self, step: ProgramStep, d: ir.Value) -> ir.Value:
-        """Write a pair of QuantizeLinear and DequantizeLinear on a value of float32."""
+        """Write a Q/DQ pair on a float32 value."""
         arguments = step.arguments
         scale, zero_point = arguments["scale"], arguments.get("zero_point")
         code = dtype_of(step) if zero_point is None else self._types.inputs.get(zero_point)
@@ -486,7 +486,7 @@ class Body:
         return self.node("Sub", below, self.node("Log", total)) if is_log else self.node("Div", powers, total)
 
     def _layer_normalization(self, d: ir.Value, statistics: bool) -> tuple[ir.Value, Sequence[ir.Value]]:
-        """Write the operator with what it takes of scale and bias, and the rest behind it.
+        """Write the operator with the scale and bias that it takes, and the rest after it.
 
         Written out, a row of equal numbers would not become exactly 0, as the operator makes it.
         """
@@ -520,7 +520,7 @@ class Body:
         rank = self._types.rank
         if rank is None or rank < 3 or self._fused["axes"] != tuple(range(2 - rank, 0)) or not self._fused.has("scale"):
             return False
-        # From opset 17 on, one in NumPy's form may have been a gate behind a LayerNormalization.
+        # From opset 17 on, one in NumPy's form may have been a gate after a LayerNormalization.
         return self._fused.align == "channel" or (
             self._fused.align == "trailing" and self._types.per_channel and self._opset < 17
         )
@@ -552,13 +552,13 @@ class Body:
         code = self._code_type(prefix)
         float8_before_reshape = code in FLOAT8_TYPES and self._opset < _FLOAT8_RESHAPE
         if prefix in self._types.per_tensor and code not in (*_2_BIT, *_4_BIT) and not float8_before_reshape:
-            # ONNX Runtime quantises again behind DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
-            # a zero point as uint8, and with one, from opset 21 on, in a way that it refuses itself.
+            # ONNX Runtime quantises again after DequantizeLinear and Reshape, and 1.31 does it wrong for int8: without
+            # a zero point as uint8, and with one, from opset 21 on, in a way that it then rejects.
             d = stored
             grouped = self._dequantized(self.node("Reshape", d, grouping), prefix)
         else:
             d = self._dequantized(stored, prefix)
-            # The Max of one tensor keeps ONNX Runtime from quantising again: 2 bits for a Reshape that it has not, and
+            # The Max of one tensor keeps ONNX Runtime from quantising again: 2 bits, for which it has no Reshape, and
             # float8 as uint8, which gives other numbers.
             kept = self.node("Max", d) if code in _2_BIT or float8_before_reshape else d
             grouped = self.node("Reshape", kept, grouping)
@@ -596,8 +596,8 @@ class Body:
         return self._cast(y, _FLOAT, self._work), further
 
     def _divided(self, fused: Fused, deviation: ir.Value, root: ir.Value) -> ir.Value:
-        # A Div would let ONNX Runtime fuse all of it: with the Cast in front of a bfloat16, into an operator without a
-        # kernel; with a Mul behind it that is no scale of a last dimension, into one that breaks the graph.
+        # With a Div, ONNX Runtime would fuse all of it: with a Cast before it, for bfloat16, into an operator without a
+        # kernel; with a Mul after it that is no scale of a last dimension, into one that breaks the graph.
         scaled = fused.has("scale") or any(step.name == "Mul" for step in fused.further[:1])
         vectors = {name for name in ("scale", "bias") if fused.has(name)}
         is_scale = fused.has("scale") and vectors <= self._types.per_element and self._types.rank != 1

@@ -1,15 +1,15 @@
-"""Chains on the blocked layout (NCHWc) in which ONNX Runtime's CPU provider keeps the tensors of convolutions.
+"""Chains in the blocked layout (NCHWc) that ONNX Runtime's CPU provider uses for the tensors of convolutions.
 
-ONNX Runtime's layout pass runs behind the claims of every other provider, and reorders each tensor that goes into one
-of their nodes and comes out of it. Here the pass has run already: the graph is what ONNX Runtime writes with every
-optimisation, on this processor. What stands between a ReorderOutput and a ReorderInput and works on each element by
-itself reads and writes the blocked tensor instead, and the reorders go; the same of Concat and Split along the
-channels, of pooling, and of a Resize that repeats pixels, which have blocked forms. The last block of a tensor whose
-channels do not fill it is padded, with values that no product reads (their weights are 0) as long as they are finite.
+ONNX Runtime's layout pass runs after all other providers have claimed their nodes, and reorders each input and output
+of these. Here the pass has run already: the graph is what ONNX Runtime saves with every optimisation, on this
+processor. Elementwise operators between a ReorderOutput and a ReorderInput read and write the blocked tensor instead,
+and the reorders are removed; so do Concat and Split along the channels, pooling, and a Resize that repeats pixels,
+which have blocked forms. The last block of a tensor whose channels do not fill it is padded; padding must be finite, as
+its weights in the next product are 0.
 
-A factor for each channel, such as the gate [N, C, 1, 1] of a squeeze-and-excitation block, broadcasts where channels
-stand last: around it tensors are viewed as [N, C / b, H, W, b], by a Reshape, which copies nothing. ONNX Runtime writes
-pairs of QuantizeLinear and DequantizeLinear around a Reshape among others, unless it leaves all of them as they are.
+A factor for each channel, such as the gate [N, C, 1, 1] of a squeeze-and-excitation block, broadcasts only if channels
+are last: around it tensors are viewed as [N, C / b, H, W, b], by a Reshape, which copies nothing. ONNX Runtime writes
+Q/DQ pairs around Reshape and other operators, unless it is set to leave Q and DQ nodes unchanged.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from normfuse.graph_rewrites.layout.blocked_sizes import (
 )
 from normfuse.spec import OPERATOR_DOMAIN, TYPICAL
 
-#: Behind the names of what was moved.
+#: Suffix of the names of nodes that were moved.
 BLOCKED = "/nchwc"
 
-# Whose result is finite for every finite operand, and at most as much larger as `_Padding` says.
+# Operators whose result is finite for every finite operand, and within the bound of `_Padding`.
 _BOUNDED = frozenset(
     {"Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu", "Celu", "Softplus", "Softsign"}
     | {"Mish", "Gelu", "Erf", "Clip", "Abs", "Neg", "ThresholdedRelu", "Identity", "Swish"}
@@ -55,20 +55,20 @@ ELEMENTWISE = frozenset(
 
 _LARGEST_PADDING = 1e30
 _LARGEST_INTEGER = 65536.0
-# Nodes between a gate and what says how many channels it has.
+# Limit of nodes between a gate and the node that has its number of channels.
 _LONGEST_WAY = 32
 _SCALE = 1  # input of QuantizeLinear and DequantizeLinear
 
 
 def move_reorders(graph: ir.Graph, block: int) -> int:
-    """Run what stands between reorders of a graph on blocked tensors, in place.
+    """Run nodes between reorders of a graph on blocked tensors, in place.
 
     Args:
         graph: As ONNX Runtime wrote it, with the layout pass of this processor.
         block: Channels of a block: the last dimension of a blocked tensor.
 
     Returns:
-        How many ReorderInput and ReorderOutput went.
+        The number of ReorderInput and ReorderOutput that were removed.
     """
     before = _count_reorders(graph)
     plan = _Plan(graph, block)
@@ -101,7 +101,7 @@ def _is_elementwise(node: ir.Node) -> bool:
 
 
 def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
-    """Return the parts of which no node reads what one of another part gives."""
+    """Return the connected parts: no node reads a result of another part."""
     leader = {node: node for node in nodes}
 
     def find(node: ir.Node) -> ir.Node:
@@ -132,7 +132,7 @@ class _Exits:
 
 
 class _Plan:
-    """Which nodes are moved: all that could be, in parts that have fewer reorders then."""
+    """The nodes that are moved: all that can be, in those parts that need fewer reorders then."""
 
     def __init__(self, graph: ir.Graph, block: int) -> None:
         self._block = block
@@ -269,7 +269,7 @@ class _Plan:
         return [x] if (x in self._floats) == (node.op_type == "QuantizeLinear") else []
 
     def _takes_blocks(self, node: ir.Node) -> bool:
-        """Whether an elementwise node's attributes, types and sizes let it run on blocks."""
+        """Whether attributes, types and sizes of an elementwise node let it run on blocked tensors."""
         if self._sizes.of(node.outputs[0]) is None:
             return False
         if node.op_type in _QUANTIZING:
@@ -479,7 +479,7 @@ class _Writer:
                 (self._reordered[y],) = self._insert(node, reorder, [y])
 
     def _insert(self, at: ir.Node, node: ir.Node, likes: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Insert a node whose results stand for others; return these."""
+        """Insert a node whose results replace others; return these."""
         node.name = self._names.new(f"{at.name or at.op_type}{BLOCKED}")
         for value, like in zip(node.outputs, likes, strict=True):
             value.name = self._names.new(f"{like.name}{BLOCKED}")

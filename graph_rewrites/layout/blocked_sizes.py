@@ -1,8 +1,8 @@
-"""Batch, height and width of the tensors [N, C, H, W] of a graph that ONNX Runtime has optimised, numbers or not.
+"""Batch, height and width of the tensors [N, C, H, W] of a graph that ONNX Runtime has optimised, known or symbolic.
 
-Whether two tensors have one shape decides whether a Mul of both can run on the blocked layout, where channels stand
-elsewhere and nothing is broadcast as before. Shape inference names what it cannot compute, another name for each node,
-so sizes that are no numbers are followed here: equal tokens are equal sizes, whatever they are at run time.
+A Mul of two tensors can run in the blocked layout only if their shapes are the same, since the layout of channels
+prevents the usual broadcasting. Shape inference gives a new name to each unknown size, so symbolic sizes are computed
+here: equal tokens are equal sizes, whatever they are at run time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPATIAL_AXES = (2, 3)
 Sizes = tuple[Hashable, Hashable, Hashable]
 _RANK = 4
 _PLACED = ("Conv", "MaxPool", "AveragePool")
-# Attributes of a Resize that repeats pixels: their defaults, and what they have to be.
+# Attributes of a Resize that repeats pixels: defaults, and required values.
 _REPEATING = (
     ("mode", "nearest", "nearest"),
     ("coordinate_transformation_mode", "half_pixel", "asymmetric"),
@@ -89,7 +89,7 @@ class SizeFinder:
                 elif followed is not None:
                     found.append(followed)
                 else:
-                    found.append((value.name, axis))  # names such as "?" stand for anything
+                    found.append((value.name, axis))  # names such as "?" can be any size
             sizes = (found[0], found[1], found[2])
         if sizes is not None:
             self._sizes[value] = sizes
@@ -129,7 +129,7 @@ class SizeFinder:
         return (padded[0], padded[2], padded[3]) if len(padded) == _RANK else None
 
     def _placed(self, node: ir.Node, size: Hashable, position: int) -> Hashable:
-        """Return the height or width behind a window: (size + pads - dilation * (kernel - 1) - 1) / stride + 1."""
+        """Return the height or width after a window: (size + pads - dilation * (kernel - 1) - 1) / stride + 1."""
         attributes = node.attributes
         kernel = list(attributes.get_ints("kernel_shape", ()))
         if not kernel and node.op_type == "Conv" and node.inputs[1] is not None and node.inputs[1].shape is not None:
@@ -151,7 +151,7 @@ def _scaled(size: Hashable, factor: int) -> Hashable:
 
 
 def constant_of(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return what the value always is; None: it is no constant, or one that a call may give another value."""
+    """Return the array of a constant; None: it is no constant, or a call may replace it."""
     return None if value.is_graph_input() else value.const_value
 
 

@@ -1,10 +1,10 @@
-"""DequantizeLinear nodes that give the same of the same integers, as one.
+"""Common subexpression elimination for DequantizeLinear: equal nodes become one.
 
-ONNX Runtime gives every reader of a DequantizeLinear one of its own (EnsureUniqueDQForNodeUnit), for its operators of
-integers. Where none of these is made, a QuantizeLinear with one DequantizeLinear behind it is one step of a chain, and
-with several it is none: all of them are passes through memory.
+ONNX Runtime copies a DequantizeLinear for each of its readers (EnsureUniqueDQForNodeUnit), for its QLinear operators.
+Where none of these is made, a QuantizeLinear followed by one DequantizeLinear is a step of a chain; followed by several
+it is not, and each node is a pass through memory.
 
-Apart stay those whose readers are elementwise, all of them: such a chain reads the integers as often as it needs them.
+Nodes whose readers are all elementwise are not joined: their chains can each read the quantised tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE
 
 
 def join_dequantizers(graph: ir.Graph, context: Context) -> int:
-    """Let the readers of equal nodes of a graph, but of no subgraph, read the first of them; return how many went.
+    """Let the readers of equal nodes of a graph, not of subgraphs, read the first one; return how many are removed.
 
-    It has the name of the node that ONNX Runtime copied, which is the shortest.
+    It keeps the name of the node that ONNX Runtime copied, which is the shortest.
     """
     equals: dict[Hashable, list[ir.Node]] = {}
     for node in graph:

@@ -1,11 +1,11 @@
-"""Products of 8-bit tensors, brought into the form that a session runs fastest here: in integers, or in float.
+"""Products of 8-bit tensors in the form that a session runs fastest on this machine: in integers, or in float.
 
-ONNX Runtime's integer kernels on x86 take activations of uint8. It makes uint8 of int8 where one node reads a tensor
-(QDQS8ToU8Transformer); where several do, the products beside it run in float, between tensors that are dequantised and
-quantised again. Here all of a network's int8 activations become uint8: 128 more in each integer and in its zero point
-is the same number, so that no result changes but by the order of a sum, where a product is now summed in integers.
+ONNX Runtime's integer kernels on x86 take uint8 activations. It converts int8 to uint8 if one node reads a tensor
+(QDQS8ToU8Transformer); if several do, the products run in float, between a DequantizeLinear and a QuantizeLinear. Here
+all int8 activations of a network become uint8: adding 128 to each quantised value and to the zero point gives the same
+number, so results change only by the order of a sum, where a product is now summed in integers.
 
-Which networks are faster in float, product_times.py says.
+`product_times` decides which networks are faster in float.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SAFE = 64  # two products of uint8 and a weight within it fit 16 bits
 
 
 def make_unsigned(home: ir.Graph, context: Context) -> int:
-    """Make uint8 of the int8 activations of a graph and its subgraphs, where products gain by it; return how many."""
+    """Convert int8 activations of a graph and its subgraphs to uint8, if products gain by it; return how many."""
     facts = context.facts
     nodes = [node for graph in graphs_of(home) for node in graph]
     if not any(_runs_in_float(node, facts) for node in nodes):
@@ -61,11 +61,11 @@ def make_unsigned(home: ir.Graph, context: Context) -> int:
 def _without_saturation(
     quantizers: list[ir.Node], nodes: list[ir.Node], facts: Facts
 ) -> tuple[list[ir.Node], list[ir.Node]]:
-    """Return the quantisers that may make uint8 so that no sum saturates that did not, and what is to do it beside.
+    """Return the quantisers that can become uint8 without new saturation, and the nodes of weights that must follow.
 
-    The latter are nodes that dequantise weights or quantise constants. A product of uint8 and int8 that cannot become
-    uint8 would be summed in integers, wrongly, where float was right before: then the activations stay int8, or the
-    result where they are uint8 anyhow.
+    The latter dequantise weights or quantise constants. A product of uint8 with int8 weights that cannot become uint8
+    would saturate in integers, where it was right in float before: then its activations stay int8, or its result if
+    the activations are uint8 anyhow.
     """
     kept = dict.fromkeys(quantizers)
     products = [node for node in nodes if node.op_type in _MULTIPLY and node.domain == ""]
@@ -77,7 +77,7 @@ def _without_saturation(
             source = _source_of(left)
             if source not in kept and not _becomes_uint8(left, facts):
                 continue
-            if right is None:  # ONNX Runtime may make int8 of constants (WeightBiasQuantization)
+            if right is None:  # ONNX Runtime may quantise constants to int8 (WeightBiasQuantization)
                 fits = not facts.is_constant(product.inputs[1])
             else:
                 fits = _source_of(right) in kept or _cannot_saturate(right, facts)
@@ -86,7 +86,7 @@ def _without_saturation(
             shiftable = _shiftable_weights(right, facts)
             if shiftable is not None:
                 weights[shiftable] = None
-            else:  # in float between two types
+            else:  # then the product runs in float between int8 and uint8
                 changed = source if source in kept else quantizer_behind(product.outputs[0], facts)
                 refused.update([changed] if changed is not None and changed in kept else [])
         if not refused:
@@ -99,7 +99,7 @@ def _is_gemm_beside(node: ir.Node, quantizers: list[ir.Node]) -> bool:
 
 
 def _becomes_uint8(dequantizer: ir.Node | None, facts: Facts) -> bool:
-    """Whether a tensor is uint8 for ONNX Runtime's kernels, though it is not made so here."""
+    """Whether a tensor is uint8 for ONNX Runtime's kernels without a conversion here."""
     quantized = None if dequantizer is None else dequantizer.inputs[0]
     if quantized is None:
         return False
@@ -107,7 +107,7 @@ def _becomes_uint8(dequantizer: ir.Node | None, facts: Facts) -> bool:
 
 
 def _source_of(dequantizer: ir.Node | None) -> ir.Node | None:
-    """Return what makes the integers that are dequantised; None: no node does."""
+    """Return the node that computes the quantised tensor of a DequantizeLinear; None: no node does."""
     quantized = None if dequantizer is None else dequantizer.inputs[0]
     return None if quantized is None else quantized.producer()
 
@@ -121,7 +121,7 @@ def _cannot_saturate(dequantizer: ir.Node, facts: Facts) -> bool:
 
 
 def _shiftable_weights(dequantizer: ir.Node | None, facts: Facts) -> ir.Node | None:
-    """Return what is to be changed so that weights become uint8: a DequantizeLinear, or what quantises constants."""
+    """Return the node to change so that weights become uint8: a DequantizeLinear, or the quantiser of constants."""
     if dequantizer is None or _dequantizes_constants(dequantizer, facts):
         return dequantizer
     source = _source_of(dequantizer)
@@ -130,7 +130,7 @@ def _shiftable_weights(dequantizer: ir.Node | None, facts: Facts) -> ir.Node | N
 
 
 class _Shifted:
-    """Constants of int8 as uint8, each made once."""
+    """int8 constants as uint8, each converted once."""
 
     def __init__(self, home: ir.Graph) -> None:
         self._home = home
@@ -138,7 +138,7 @@ class _Shifted:
         self._known: dict[ir.Value, ir.Value] = {}
 
     def shift(self, node: ir.Node) -> None:
-        """Let a QuantizeLinear and all that read it, or the DequantizeLinear of a constant, be of uint8."""
+        """Change a QuantizeLinear and its readers, or the DequantizeLinear of a constant, to uint8."""
         if node.op_type == "DequantizeLinear":
             self._replace(node, 0)
             self._replace(node, 2)
@@ -146,11 +146,11 @@ class _Shifted:
         output = node.outputs[0]
         for each in (node, *(use.node for use in output.uses())):
             self._replace(each, 2)
-        node.attributes.pop("output_dtype", None)  # the zero point says it
+        node.attributes.pop("output_dtype", None)  # the zero point has the type
         output.type = ir.TensorType(ir.DataType.UINT8)
 
     def write_zero_point(self, node: ir.Node | None) -> None:
-        """Let the DequantizeLinear of int8 weights say its zero points: for ONNX Runtime 1.24's QGemm none is one."""
+        """Give a DequantizeLinear of int8 weights its zero points: ONNX Runtime 1.24's QGemm assumes a single one."""
         scale = None if node is None or len(node.inputs) > 2 else array_of(node.inputs[1])
         if node is None or scale is None or scale.ndim == 0:
             return
@@ -158,7 +158,7 @@ class _Shifted:
         node.replace_input_with(2, self._held(np.zeros(scale.shape, np.int8), f"{node.name}.zero_point"))
 
     def _replace(self, node: ir.Node, position: int) -> None:
-        """Let a node read the constant as uint8; a zero point that it has not got is 0."""
+        """Let a node read the constant as uint8; a missing zero point is 0."""
         old = node.inputs[position] if position < len(node.inputs) else None
         if old is None:
             scale = array_of(node.inputs[1])
@@ -169,7 +169,7 @@ class _Shifted:
         array = array_of(old)
         assert array is not None
         if array.dtype == np.uint8:
-            return  # done for another reason
+            return  # converted already
         if old not in self._known:
             self._known[old] = self._made(array, str(old.name))
         node.replace_input_with(position, self._known[old])
@@ -183,13 +183,13 @@ class _Shifted:
         return made
 
     def tidy(self) -> None:
-        """Take the constants away that nothing reads any more."""
+        """Remove constants that nothing reads any more."""
         for old in self._known:
             drop_unused_constant(old)
 
 
 def activation_types(model: ir.Model) -> set[ir.DataType | None]:
-    """Return the element types that a model quantises to in each run; None: one is not known."""
+    """Return the types that activations are quantised to; None among them: one is unknown."""
     facts = Facts(model)
     return {
         type_of_zero_point(node, facts)
@@ -199,7 +199,7 @@ def activation_types(model: ir.Model) -> set[ir.DataType | None]:
 
 
 def _runs_in_float(product: ir.Node, facts: Facts) -> bool:
-    """Whether a product is one of tensors of which ONNX Runtime leaves one as int8."""
+    """Whether ONNX Runtime runs a product in float because its input or result stays int8."""
     if product.op_type not in _MULTIPLY or product.domain != "":
         return False
     dequantizer, quantizer = dequantizer_of(product.inputs[0]), quantizer_behind(product.outputs[0], facts)
@@ -210,7 +210,7 @@ def _runs_in_float(product: ir.Node, facts: Facts) -> bool:
 
 
 def _makes_int8(node: ir.Node, facts: Facts) -> bool:
-    """Whether a QuantizeLinear makes int8 that nothing but DequantizeLinear reads, by zero points that are known."""
+    """Whether a QuantizeLinear gives int8 that only DequantizeLinear reads, with known zero points."""
     if node.op_type != "QuantizeLinear" or node.domain != "" or node.outputs[0].is_graph_output():
         return False
     uses = tuple(node.outputs[0].uses())
@@ -220,7 +220,7 @@ def _makes_int8(node: ir.Node, facts: Facts) -> bool:
 
 
 def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
-    """Whether each run makes the int8, by scalars that are known: with others ONNX Runtime's operators fail."""
+    """Whether a QuantizeLinear gives int8 activations by known scalars: with others ONNX Runtime's operators fail."""
     if not _makes_int8(quantizer, facts) or facts.is_constant(quantizer.inputs[0]):
         return False
     if _is_beside_softmax(quantizer):
@@ -230,7 +230,7 @@ def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
 
 
 def _is_beside_softmax(quantizer: ir.Node) -> bool:
-    """Whether a Softmax is before or behind a quantiser: ONNX Runtime's QLinearSoftmax of uint8 may be wrong."""
+    """Whether a Softmax precedes or follows a Q/DQ pair: ONNX Runtime's QLinearSoftmax of uint8 may be wrong."""
     value = quantizer.inputs[0]
     before = None if value is None else value.producer()
     readers = (use.node for each in quantizer.outputs[0].uses() for use in each.node.outputs[0].uses())
@@ -238,13 +238,13 @@ def _is_beside_softmax(quantizer: ir.Node) -> bool:
 
 
 def type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
-    """Return the element type of a QuantizeLinear's or DequantizeLinear's integers, if their zero point is known."""
+    """Return the quantised type of a QuantizeLinear or DequantizeLinear, if its zero point is known."""
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
     return facts.dtype(zero_point) if is_held(zero_point, facts) else None
 
 
 def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
-    """Whether a DequantizeLinear makes floats of int8 that are known, by a zero point that is known or 0."""
+    """Whether a DequantizeLinear reads constant int8, with a zero point that is constant or 0."""
     if not is_dequantizer(node) or node.outputs[0].is_graph_output():
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -255,5 +255,5 @@ def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
 
 
 def _is_operand(dequantizer: ir.Node) -> bool:
-    """Whether only sums and products of elements read it, of which ONNX Runtime takes only tensors of one type."""
+    """Whether only elementwise Add and Mul read it, whose operands ONNX Runtime takes only in one type."""
     return all(use.node.op_type in _ELEMENTWISE and use.node.domain == "" for use in dequantizer.outputs[0].uses())

@@ -1,6 +1,6 @@
-"""Which a network of 8-bit products is faster in, integers or floats, by what each kind of product takes.
+"""Whether a network of 8-bit products is faster in integers or in float, by the price of each kind of product.
 
-Convolutions of each channel by itself are slow in integers. A network that mainly consists of them is faster in float.
+Depthwise convolutions are slow in integers. A network that mainly consists of them is faster in float.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 @dataclasses.dataclass(frozen=True)
 class _Product:
-    """How much a convolution or a product of matrices has to do."""
+    """The work of a convolution or matrix product."""
 
     products: float
-    """Of two numbers."""
+    """Multiplications."""
     elements: float
-    """Of the result."""
+    """Elements of the result."""
     weights: float = 0.0
-    """Numbers of the right matrix, which come from memory."""
+    """Elements of the right matrix, which are read from memory."""
 
     def time(self, name: str) -> float:
-        """Return the nanoseconds that it takes, by a row of the table of prices."""
+        """Return its time in nanoseconds, by a row of the table of prices."""
         price = PRODUCTS[name]
         return (price.products * self.products + price.weights * self.weights) / 1000 + price.elements * self.elements
 
@@ -43,7 +43,7 @@ _Sizes = tuple[float, ...]
 def are_faster_in_float(model: ir.Model) -> bool:
     """Whether a network with 8-bit activations is faster in float than in integers, on x86.
 
-    Only convolutions can be, and products of matrices cannot: these are looked at where convolutions are.
+    Only convolutions can be faster in float: matrix products are looked at only if convolutions are.
     """
     facts = Facts(model)
     nodes = list(_with_sizes(model.graph))
@@ -55,7 +55,7 @@ def are_faster_in_float(model: ir.Model) -> bool:
 
 
 def _with_sizes(graph: ir.Graph) -> Iterator[tuple[ir.Node, _Sizes, _Sizes]]:
-    """Yield each node with height and width of the images before and behind it."""
+    """Yield each node with height and width of its input and output images."""
     sizes: dict[ir.Value | None, _Sizes] = {value: _size_of_input(value) for value in graph.inputs}
     for node in graph:
         given = max((sizes.get(value, ()) for value in node.inputs), key=math.prod, default=())
@@ -72,7 +72,7 @@ def _gain_of_convolution(node: ir.Node, given: _Sizes, here: _Sizes, facts: Fact
     if shape is None or len(shape) != len(here) + 2:
         return 0.0
     elements, taps = shape[0] * math.prod(here), math.prod(shape[1:])
-    # In float the padding is not multiplied, of which an image of few rows has much.
+    # In float the padding is not multiplied; small images have much of it.
     inside = shape[1] * math.prod(min(pair) for pair in zip(shape[2:], given, strict=True))
     is_depthwise = shape[1] == 1 and shape[0] > 1
     kind = "depthwise" if is_depthwise else "convolution"
@@ -84,7 +84,7 @@ def _loss_of_matrices(node: ir.Node, given: _Sizes, facts: Facts) -> float:
     """Return the nanoseconds by which a product of 8-bit matrices is slower in float; 0: the node is none."""
     if node.op_type not in ("Gemm", "MatMul") or not _is_of_bytes(node, facts):
         return 0.0
-    # What is unknown of a tensor is the batch, which is first, and how long a sequence is: as there are pixels before.
+    # Unknown dimensions are the batch, which is first, and the length of a sequence: the number of pixels before.
     length = math.prod(given) if given else TYPICAL["dimension"]
     shapes = [facts.shape(_quantized(value)) for value in node.inputs[:2]]
     left, right = ([_size_of_dimension(dim, length) for dim in shape or ()] for shape in shapes)
@@ -109,7 +109,7 @@ def _size_of_dimension(dim: int | ir.SymbolicDim, unknown: float) -> float:
 
 
 def _size_behind(node: ir.Node, given: _Sizes) -> _Sizes:
-    """Return about how large the images are behind a node: as before, where its operator is not known here."""
+    """Return the approximate size of a node's output images: that of its input, if the operator is unknown here."""
     if node.op_type.startswith("Global"):
         return (1.0,) * len(given)
     strides = node.attributes.get_ints("strides", ()) if node.op_type in _STRIDED else ()
@@ -127,6 +127,6 @@ def _is_of_bytes(product: ir.Node, facts: Facts) -> bool:
 
 
 def _quantized(dequantized: ir.Value | None) -> ir.Value | None:
-    """Return what is dequantised, if that is so."""
+    """Return the quantised tensor of a dequantised one; None: it is not dequantised."""
     node = dequantizer_of(dequantized)
     return None if node is None else node.inputs[0]

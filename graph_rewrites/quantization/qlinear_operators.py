@@ -1,9 +1,9 @@
-"""Operators in the QOperator format: one table of them, and how one is written as operators of ONNX between Q/DQ pairs.
+"""Operators of the QOperator format: a table of them, and how one is written as an ONNX operator between Q/DQ pairs.
 
-The provider makes one node of several elementwise ones, with the results of the three nodes each; ONNX Runtime makes
-its own of what the provider leaves. ONNX Runtime's QLinearSoftmax looks up each exponential and divides for each
-element: it takes ten times as long as its Softmax of floats (ep/spec/prices.toml). Its results differ from the exact
-ones by a step here and there, so that is for sessions alone: a file is compared with the original.
+The provider fuses several elementwise ones into one node, with the same results as the nodes one by one; ONNX Runtime
+makes QLinear operators of those that are not claimed. ONNX Runtime's QLinearSoftmax looks up each exponential and
+divides for each element: it takes ten times as long as its float Softmax (ep/spec/prices.toml). Its results differ
+from the exact ones by a step in places, so it is replaced for sessions only: a file is compared with the original.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUANTIZED = 3
 
 
 class Row(NamedTuple):
-    """What an operator of integers is among floats, and where its inputs stand."""
+    """The float operator of a QLinear operator, and the positions of its inputs."""
 
     operator: str
     operands: int = 1
@@ -32,9 +32,9 @@ class Row(NamedTuple):
     weights: int | None = None
     bias: int | None = None
     result: int | None = None
-    """Scale and zero point of what it writes; None: behind the operands."""
+    """Position of the result's scale and zero point; None: after the operands."""
     reads: int = 0
-    """Inputs in front of the operands that are read as they are."""
+    """The number of inputs before the operands that are not quantised."""
     elementwise: bool = False
 
 
@@ -55,7 +55,7 @@ QLINEAR: Mapping[tuple[str, str], Row] = {
     ("", "QLinearMatMul"): Row("MatMul", weights=3, result=6),
     **{("com.microsoft", name): row for name, row in _MICROSOFT.items()},
 }
-#: Of com.microsoft, by name.
+#: The elementwise ones of com.microsoft, by name.
 ELEMENTWISE_OF_INTEGERS = {name: row for name, row in _MICROSOFT.items() if row.elementwise}
 
 _QUANTIZING_OPSET = 10
@@ -64,13 +64,13 @@ _OPSET_FROM_THE_END = 11  # from it on, an axis may be negative
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  # beginnings of these
-# What may read constants without being a product: grids of places, of which ONNX Runtime folds all but the
-# DequantizeLinear.
+# Operators that read dequantised constants without being a product: grids of positions, of which ONNX Runtime folds
+# all but the DequantizeLinear.
 _COMBINING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
 
 
 def has_products_of_integers(home: ir.Graph) -> bool:
-    """Whether anything is left of which ONNX Runtime could make a product of integers."""
+    """Whether the graph has anything that ONNX Runtime could run as a quantised product."""
     return any(_may_be_of_integers(node) for graph in graphs_of(home) for node in graph)
 
 
@@ -82,30 +82,30 @@ def _may_be_of_integers(node: ir.Node) -> bool:
 
 
 class Quantized(NamedTuple):
-    """A tensor of integers, and what says which numbers they stand for."""
+    """A quantised tensor with its parameters."""
 
     tensor: ir.Value | None
     scale: ir.Value | None
     zero_point: ir.Value | None
     axis: int | None = None
-    """Of a scale that is not one number."""
+    """The axis of a scale that is not one number."""
     domain: str = ""
-    """Of the DequantizeLinear."""
+    """The domain of its DequantizeLinear."""
 
 
 class InFloat(NamedTuple):
-    """What a node of integers is among floats."""
+    """The float form of a QLinear operator."""
 
     operator: str
     inputs: Sequence[Quantized | ir.Value | None]
-    """What is no Quantized is read as it is."""
+    """A Quantized is dequantised first; the others are read directly."""
     attributes: Sequence[ir.Attr]
     result: tuple[ir.Value | None, ir.Value | None] | None
-    """Scale and zero point of what it writes; None: these are floats."""
+    """Scale and zero point of the result; None: it is float."""
 
 
 def _in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr]) -> InFloat:
-    """Return what a node is whose inputs are its operands, each with scale and zero point, and then these of Y."""
+    """Return the form of a node whose inputs are operands with scale and zero point each, and then those of Y."""
     *operands, scale, zero_point = node.inputs
     parts = (operands[start::QUANTIZED] for start in range(QUANTIZED))
     groups = [Quantized(x, x_scale, x_zero) for x, x_scale, x_zero in zip(*parts, strict=True)]
@@ -113,7 +113,7 @@ def _in_float(node: ir.Node, operator: str, attributes: Sequence[ir.Attr]) -> In
 
 
 def write_in_float(node: ir.Node, form: InFloat, names: Names) -> ir.Node:
-    """Write a node so; return the operator of ONNX, which has the node's name."""
+    """Write a node in float between Q/DQ pairs; return the ONNX operator, which has the node's name."""
     graph, name = node.graph, node.name or node.op_type
     assert graph is not None
     inputs: list[ir.Value | None] = []
@@ -147,7 +147,7 @@ def _dequantizer(operand: Quantized, name: str) -> ir.Node:
 
 
 def _as_floats(value: ir.Value, like: ir.Value | None, names: Names, name: str = "") -> ir.Value:
-    """Name a tensor of floats in the place of one of integers; return it."""
+    """Name a float tensor that replaces a quantised one; return it."""
     producer = value.producer()
     assert producer is not None
     value.name = names.new(f"{producer.name or name}.result")
@@ -159,7 +159,7 @@ def _as_floats(value: ir.Value, like: ir.Value | None, names: Names, name: str =
 
 
 def write_elementwise(graph: ir.Graph, context: Context) -> int:
-    """Write the graph's elementwise operators of uint8 so; return how many."""
+    """Write the graph's elementwise QLinear operators of uint8 in float; return how many."""
     found = [node for node in graph if _is_elementwise_of_uint8(node)]
     names = Names(graph)
     for node in found:
@@ -172,7 +172,7 @@ def _is_elementwise_of_uint8(node: ir.Node) -> bool:
     row = ELEMENTWISE_OF_INTEGERS.get(node.op_type)
     if row is None or node.domain != "com.microsoft" or None in node.inputs:
         return False
-    # What has no zero point is of an unknown type here; ONNX Runtime makes no operator of pairs of int8 on x86.
+    # Without a zero point the type is unknown here; ONNX Runtime makes no QLinear operator of int8 Q/DQ pairs on x86.
     zero_points = (*node.inputs[2::QUANTIZED][: row.operands], *node.inputs[-1:])
     return len(node.inputs) == QUANTIZED * row.operands + 2 and all(map(_is_uint8, zero_points))
 
@@ -182,7 +182,7 @@ def _is_uint8(value: ir.Value | None) -> bool:
 
 
 def write_softmaxes(home: ir.Graph, context: Context) -> int:
-    """Write every QLinearSoftmax over one dimension of a graph and its subgraphs so; return how many."""
+    """Write every QLinearSoftmax over one dimension of a graph and its subgraphs in float; return how many."""
     facts, opset, names = context.facts, context.opset, Names(home)
     if opset < _QUANTIZING_OPSET:
         return 0
@@ -195,7 +195,7 @@ def write_softmaxes(home: ir.Graph, context: Context) -> int:
 
 
 def count_from_the_end(model: ir.Model) -> None:
-    """Say -1 where a Softmax is over the last dimension, for when ONNX Runtime has left no shapes."""
+    """Set the axis of a Softmax over the last dimension to -1, since ONNX Runtime may remove shapes."""
     opset = model.graph.opset_imports.get("", 1)
     nodes = [node for node in model.graph if node.op_type == "Softmax" and node.attributes.get_int("axis", 1) > 0]
     if not nodes or not _OPSET_FROM_THE_END <= opset < _SINGLE_AXIS_OPSET:
@@ -214,7 +214,7 @@ def _has_parameters(node: ir.Node, facts: Facts) -> bool:
 
 
 def _is_over_one(node: ir.Node) -> bool:
-    """True where `axis` is the one dimension of the sums: the node says of which opset its Softmax is."""
+    """True if `axis` is the only dimension of the sums: the node has the opset of its Softmax."""
     return node.attributes.get_int("opset", 0) >= _SINGLE_AXIS_OPSET
 
 
@@ -233,7 +233,7 @@ def _write(node: ir.Node, facts: Facts, names: Names, opset: int) -> None:
     if shape is not None and opset < _OPSET_FROM_THE_END:
         axis %= len(shape)
     elif shape is not None and axis == len(shape) - 1:
-        axis = -1  # the last one also where the shape is not known any more
+        axis = -1  # the last one, even when the shape is no longer known
     softmax = write_in_float(node, _in_float(node, "Softmax", [ir.AttrInt64("axis", axis)]), names)
     for value in (softmax.inputs[0], softmax.outputs[0]):
         assert value is not None

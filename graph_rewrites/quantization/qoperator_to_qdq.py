@@ -1,11 +1,11 @@
-"""Networks in the operator-oriented form (quant_format=QOperator) in the form of pairs (QDQ), for sessions.
+"""Networks in the QOperator format converted to Q/DQ pairs, for sessions.
 
-ONNX Runtime makes its QLinear operators of the pairs again, where it runs them in integers. What that form keeps
-from a network is what sessions do to pairs: products of int8 as uint8, weights that are dequantised once, chains.
+ONNX Runtime makes QLinear operators of the pairs again where it runs them in integers. Pairs allow what the QOperator
+format prevents: int8 products as uint8, weights that are dequantised once, chains.
 
-An operator is written with DequantizeLinear before and QuantizeLinear behind it, as `quantize_static` writes it in QDQ
-form. So is what only moves elements of integers, with the parameters of the tensor: dequantised and quantised again
-they are the same integers. What is not certain stays: parameters that are not constant, activations of two types.
+An operator is written with DequantizeLinear before and QuantizeLinear after it, as `quantize_static` does for QDQ. So
+are operators that only move quantised elements, with the parameters of the tensor: dequantising and quantising again
+gives the same values. Uncertain cases are not converted: parameters that are not constant, activations of two types.
 Before opset 13, weights with a scale for each channel are dequantised by com.microsoft's DequantizeLinear.
 """
 
@@ -35,25 +35,25 @@ from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_u
 _QUANTIZING_OPSET, _OPSET_WITH_AXES = 10, 13
 _OPTIONAL_C_OPSET = 11  # of Gemm
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
-# Between these, dequantised bytes are normal numbers of float32.
+# Between these, dequantised 8-bit values are normal float32 numbers.
 _LEAST_SCALE, _LARGEST_SCALE = np.finfo(np.float32).tiny, np.finfo(np.float32).max / 256
-# What only moves elements: ONNX Runtime runs it on integers where it finds a pair before and behind it.
+# Operators that only move elements: ONNX Runtime runs them quantised between Q/DQ pairs.
 _MOVES = frozenset(
     {
         *("DepthToSpace", "Expand", "Flatten", "Gather", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze"),
         *("Tile", "Transpose", "Unsqueeze"),
     }
 )
-_POOLED_BYTES = range(12, 22)  # opsets in which each ONNX Runtime does so for MaxPool
+_POOLED_BYTES = range(12, 22)  # opsets in which every ONNX Runtime runs a quantised MaxPool
 
 
 def has_operators(graph: ir.Graph) -> bool:
-    """Whether a graph or its subgraphs have operators that are written as pairs."""
+    """Whether a graph or its subgraphs have QLinear operators that can be written as Q/DQ pairs."""
     return any(node.op_identifier()[:2] in QLINEAR for node in all_nodes(graph))
 
 
 def write_pairs(home: ir.Graph, context: Context) -> int:
-    """Write the QLinear operators of a graph and its subgraphs so; return how many."""
+    """Write the QLinear operators of a graph and its subgraphs as Q/DQ pairs; return how many."""
     if context.opset < _QUANTIZING_OPSET:
         return 0
     context.facts.infer()
@@ -61,7 +61,7 @@ def write_pairs(home: ir.Graph, context: Context) -> int:
 
 
 class _Left(Exception):  # noqa: N818 -- no error
-    """The node stays as it is."""
+    """The node is not converted."""
 
 
 class _Pairs:
@@ -78,7 +78,7 @@ class _Pairs:
         written = sum(self._write(node) for node in nodes if (node.domain, node.op_type) in QLINEAR)
         if written:
             moving = [node for node in nodes if node.op_type in _MOVES and node.domain == ""]
-            # What stands for numbers by what made it, and then by who reads it.
+            # First with the parameters of the QuantizeLinear before, then with those of the DequantizeLinear after it.
             left = [node for node in moving if not self._move(node, self._made_with(node.inputs[0]))]
             for node in reversed(left):
                 self._move(node, self._read_with(node))
@@ -102,7 +102,7 @@ class _Pairs:
     # What operators read
 
     def _form(self, node: ir.Node) -> InFloat:
-        """Return what an operator is among floats; trailing parameters of its result may be missing."""
+        """Return the float form of an operator; trailing parameters of its result may be missing."""
         row = QLINEAR[node.domain, node.op_type]
         end = row.first + QUANTIZED * row.operands if row.operands else len(node.inputs)
         inputs, dtype = self._activations(node, range(row.first, end, QUANTIZED))
@@ -124,13 +124,13 @@ class _Pairs:
         return InFloat(row.operator, [*node.inputs[: row.reads], *inputs], attributes, result)
 
     def _activation(self, node: ir.Node, at: int) -> Quantized:
-        """Return an operand of bytes with one scale."""
+        """Return an 8-bit operand with one scale."""
         tensor, zero_point = _at(node, at), _at(node, at + 2)
         dtype = self._facts.dtype(tensor if zero_point is None else zero_point)
         return Quantized(tensor, *self._parameters(node, at + 1, dtype))
 
     def _activations(self, node: ir.Node, places: Iterable[int]) -> tuple[list[Quantized], ir.DataType]:
-        """Return operands of one type, and which it is."""
+        """Return operands of one type, and the type."""
         operands = [self._activation(node, at) for at in places]
         types = {self._type_of(operand) for operand in operands}
         if len(types) != 1:
@@ -138,14 +138,14 @@ class _Pairs:
         return operands, types.pop()
 
     def _type_of(self, operand: Quantized) -> ir.DataType:
-        """Return the element type of the integers."""
+        """Return the quantised element type."""
         dtype = self._facts.dtype(operand.zero_point)
         if dtype not in _BYTES:
             raise _Left
         return dtype
 
     def _parameters(self, node: ir.Node, at: int, dtype: ir.DataType | None) -> tuple[ir.Value, ir.Value]:
-        """Return one scale and a zero point of a type, as scalars; a zero point that is not there is 0."""
+        """Return scale and zero point of a type, as scalars; a missing zero point is 0."""
         scale, zero_point = self._array(node, at), self._array(node, at + 1, optional=True)
         if scale is None or scale.size != 1 or not _is_usual(scale) or dtype not in _BYTES:
             raise _Left
@@ -164,7 +164,7 @@ class _Pairs:
             operand = self._of_axis(node, at, axis, (scale, zero_point))
         dtype = self._type_of(operand)
         if beside == ir.DataType.INT8 and dtype != beside:
-            raise _Left  # ONNX Runtime has no kernel for these
+            raise _Left  # ONNX Runtime has no kernel for int8 x uint8
         return operand
 
     def _of_axis(self, node: ir.Node, at: int, axis: int, parameters: tuple[Array, Array | None]) -> Quantized:
@@ -183,14 +183,14 @@ class _Pairs:
         return Quantized(tensor, _at(node, at + 1), zero_points, axis, self._domain_of_axes())
 
     def _domain_of_axes(self) -> str:
-        """Return where DequantizeLinear has an axis."""
+        """Return the domain whose DequantizeLinear has an axis."""
         if self._opset >= _OPSET_WITH_AXES:
             return ""
         self._home.opset_imports.setdefault("com.microsoft", 1)
         return "com.microsoft"
 
     def _bias(self, node: ir.Node, at: int, factors: Sequence[Quantized]) -> Quantized | None:
-        """Return int32 whose scale is the product of the scales of two factors."""
+        """Return an int32 bias, whose scale is the product of the scales of two factors."""
         tensor = _at(node, at)
         if tensor is None:
             return None
@@ -230,7 +230,7 @@ class _Pairs:
     # What moves elements
 
     def _move(self, node: ir.Node, parameters: tuple[ir.Value, ir.Value] | None) -> bool:
-        """Write what moves elements of integers so, if it is known what these stand for."""
+        """Write an operator that moves quantised elements between Q/DQ pairs, if their parameters are known."""
         if parameters is None or not self._only_moves(node):
             return False
         operand = Quantized(node.inputs[0], *parameters)
@@ -255,7 +255,7 @@ class _Pairs:
         return next((each for each in found if each is not None), None)
 
     def _of_pair(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-        """Return scale and zero point of a QuantizeLinear or DequantizeLinear of bytes."""
+        """Return scale and zero point of an 8-bit QuantizeLinear or DequantizeLinear."""
         try:
             return self._parameters(node, 1, self._facts.dtype(_at(node, 2)))
         except _Left:
@@ -267,5 +267,5 @@ def _at(node: ir.Node, position: int) -> ir.Value | None:
 
 
 def _is_usual(scales: Array) -> bool:
-    """Whether integers are the same once they are dequantised by such scales and quantised again."""
+    """Whether dequantising by such scales and quantising again gives the same values."""
     return scales.dtype == np.float32 and bool(np.all((scales >= _LEAST_SCALE) & (scales <= _LARGEST_SCALE)))

@@ -1,10 +1,9 @@
-"""Pairs of QuantizeLinear and DequantizeLinear of the same parameters taken out: the float network of a quantised one.
+"""Removal of Q/DQ pairs whose parameters are the same: the float network of a quantised one.
 
-Results change, so this is only done where it is asked for. What goes is the rounding to steps. The range stays: a
-quantiser leaves a Relu or Clip out whose effect its QuantizeLinear has (uint8 with zero point 0 saturates what is
-negative), so a Clip to what the integers can represent takes the place of a pair, unless the values are within that
-anyhow. A Clip of the integers, as Brevitas writes one, narrows that range. Weights are folded afterwards, see
-`weight_folding`.
+Results change, so this is done only on request. The rounding to steps is removed, the range is not: a quantiser leaves
+out a Relu or Clip whose effect its QuantizeLinear has (uint8 with zero point 0 saturates negative values), so a Clip
+to the representable range replaces a pair, unless the values are within it anyhow. A Clip of the quantised values, as
+Brevitas writes it, narrows that range. Weights are folded afterwards, see `weight_folding`.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _INTEGERS = {
 }
 Range = tuple[float, float]
 _ANY: Range = (-math.inf, math.inf)
-# What these give lies between the two numbers, whatever they read.
+# Operators whose results lie between the two numbers, whatever their input.
 _BOUNDED: dict[str, Range] = {
     **dict.fromkeys(("Sigmoid", "HardSigmoid", "Softmax"), (0.0, 1.0)),
     **dict.fromkeys(("Tanh", "Erf", "Sin", "Cos", "Softsign"), (-1.0, 1.0)),
     **dict.fromkeys(("Abs", "Exp", "Softplus", "Sqrt", "ReduceL2"), (0.0, math.inf)),
 }
-# These give elements of what they read first, or averages of them.
+# Operators that give elements of their first input, or averages of them.
 _SELECTING = frozenset(
     {
         *("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand"),
@@ -58,20 +57,20 @@ class _Pair:
     readers: tuple[ir.Node, ...]
     low: Array
     high: Array
-    """What the integers can represent, as the DequantizeLinear gives it: one number, or one for each channel."""
+    """The representable range, dequantised: one number, or one for each channel."""
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """All of them, the last ones first."""
+        """All nodes of the pair, the last ones first."""
         return [*self.readers, *([] if self.clip is None else [self.clip]), self.quantizer]
 
 
 class _Stays(Exception):  # noqa: N818 -- an answer
-    """Why a QuantizeLinear stays."""
+    """Why a QuantizeLinear is not removed."""
 
 
 def remove_quantization(home: ir.Graph, context: Context) -> int:
-    """Take the pairs of activations out of a graph and its subgraphs; return how many."""
+    """Remove the Q/DQ pairs of activations from a graph and its subgraphs; return how many."""
     facts, done, opset = context.facts, context.quantization, context.opset
     names, removed = Names(home), 0
     for node in [node for graph in graphs_of(home) for node in graph]:
@@ -143,7 +142,7 @@ def _readers_of(quantized: ir.Value) -> tuple[ir.Node, ...]:
 
 
 def _clipped_ends(clip: ir.Node, ends: tuple[int, int], facts: Facts) -> tuple[int, int]:
-    """Return between which integers a Clip keeps those of a type: at its upper bound, where that is the lower one."""
+    """Return the range of quantised values after a Clip; if its bounds are crossed, the upper one for both."""
     bounds = [*clip.inputs[1:], None, None][:2]
     given = [array_of(value) if value is not None and facts.is_constant(value) else None for value in bounds]
     if any(
@@ -203,7 +202,7 @@ def _representable(ends: tuple[int, int], scale: Array, zero_point: Array | None
 
 
 def _range_of(value: ir.Value | None, facts: Facts, steps: int = _MOST_STEPS) -> Range:
-    """Return two numbers between which all elements of a tensor lie."""
+    """Return a lower and an upper bound of the elements of a tensor."""
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or steps == 0:
         return _ANY
@@ -222,7 +221,7 @@ def _range_of(value: ir.Value | None, facts: Facts, steps: int = _MOST_STEPS) ->
 
 
 def _is_within(found: Range, pair: _Pair, scale: float) -> bool:
-    """Whether saturating changes nothing but by rounding."""
+    """Whether saturation changes nothing beyond rounding."""
     low, high = found
     slack = scale / 2
     return bool((low >= pair.low - slack).all() and (high <= pair.high + slack).all())
@@ -232,7 +231,7 @@ def _is_within(found: Range, pair: _Pair, scale: float) -> bool:
 
 
 def _take_out(pair: _Pair, facts: Facts, names: Names, opset: int) -> bool:
-    """Let the readers of a pair read what it quantised, clipped where that matters; return whether it is."""
+    """Let the readers of a pair read its input, clipped if that matters; return whether it is clipped."""
     x = pair.quantizer.inputs[0]
     assert x is not None
     scale = array_of(pair.quantizer.inputs[1])
@@ -247,7 +246,7 @@ def _take_out(pair: _Pair, facts: Facts, names: Names, opset: int) -> bool:
 
 
 def _replace(reader: ir.Node, x: ir.Value, names: Names) -> None:
-    """Put a tensor in the place of what a DequantizeLinear gives; an output of a graph keeps its name."""
+    """Replace the result of a DequantizeLinear by a tensor; an output of a graph keeps its name."""
     result, graph = reader.outputs[0], reader.graph
     assert graph is not None
     if not result.is_graph_output():
@@ -261,7 +260,7 @@ def _replace(reader: ir.Node, x: ir.Value, names: Names) -> None:
 
 
 def _clip(x: ir.Value, pair: _Pair, facts: Facts, names: Names, opset: int) -> ir.Value:
-    """Insert what keeps a tensor within the range of a pair; return its result."""
+    """Insert nodes that clip a tensor to the range of a pair; return their result."""
     for node in _clipping(x, (pair.low, pair.high), names, opset):
         dtype, result = facts.dtype(x), node.outputs[0]
         result.type, result.shape = (None if dtype is None else ir.TensorType(dtype)), facts.shape(x)
@@ -280,7 +279,7 @@ def _register_constants(node: ir.Node, graph: ir.Graph) -> None:
 
 
 def _clipping(x: ir.Value, ends: tuple[Array, Array], names: Names, opset: int) -> list[ir.Node]:
-    """Return nodes that keep a tensor within a range, with constants that are in no graph yet."""
+    """Return nodes that clip a tensor to a range, with constants that are in no graph yet."""
     name, (low, high) = str(x.name), ends
 
     def node(op_type: str, source: ir.Value, *arrays: Array, **attributes: float) -> ir.Node:
@@ -299,9 +298,9 @@ def _clipping(x: ir.Value, ends: tuple[Array, Array], names: Names, opset: int) 
 
 
 def _make_finite(home: ir.Graph, names: Names, opset: int) -> None:
-    """Keep constants finite that overflow when they are dequantised, as the least float32 of attention masks does.
+    """Clip constants that overflow when they are dequantised, as the lowest float32 of attention masks does.
 
-    Where such an infinity made NaN, a QuantizeLinear made a number of that.
+    An infinity may lead to NaN, which the removed QuantizeLinear turned into a number.
     """
     for graph in graphs_of(home):
         for node in tuple(graph):

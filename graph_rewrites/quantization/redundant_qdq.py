@@ -1,11 +1,11 @@
-"""Pairs of QuantizeLinear and DequantizeLinear that change nothing: all they read are numbers that the same pair gave.
+"""Redundant Q/DQ pairs: their input already consists of values that a Q/DQ pair with the same parameters gave.
 
-Quantisers put a pair behind every operator, also behind those that only move elements, with the parameters of the pair
-in front: Split, Reshape, Transpose, Concat of equals. The first pair gives (q - z) * s for an integer q; of that the
-second one makes q again, and so the very bits. ONNX Runtime drops such a pair where the operator runs on integers;
-in a network that runs in float it stays, two passes through memory for each.
+Quantisers write a Q/DQ pair after every operator, also after those that only move elements (Split, Reshape, Transpose,
+Concat), with the parameters of the pair before it. The first pair gives (q - z) * s for an integer q; the second one
+computes the same q, and so the same bits. ONNX Runtime removes such a pair where the operator runs quantised; in a
+network that runs in float it would stay, and cost two passes through memory.
 
-This is for networks in which nothing runs in integers: an operator of integers is known by the pair in front.
+This is for networks that run in float: ONNX Runtime recognises a quantised operator by the pair before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INTEGERS = frozenset(
         *(ir.DataType.INT16, ir.DataType.UINT16),
     }
 )
-# Between these the products with the integers are as exact as numbers of float32 are, and none overflows.
+# Between these, (q - z) * scale is as exact as float32 is, and does not overflow.
 _LEAST_SCALE, _MOST_SCALE = 1e-30, 1e30
 # All elements of the results are elements of the first operand, or 0.
 _MOVING = frozenset(
@@ -35,20 +35,20 @@ _MOVING = frozenset(
         *("Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     }
 )
-# The same, where they reduce any: of none the result is infinite.
+# The same, unless they reduce no elements: then the result is infinite.
 _REDUCING = frozenset({"ReduceMax", "ReduceMin"})
 _COMBINING = frozenset({"Concat", "Max", "Min"})  # elements of any operand
 _SCALING = frozenset({"Resize", "Upsample"})
 
 
 def drop_redundant_pairs(home: ir.Graph, context: Context) -> int:
-    """Take these pairs out of a graph and its subgraphs; return how many nodes that were."""
+    """Remove these pairs from a graph and its subgraphs; return the number of removed nodes."""
     facts = context.facts
     steps: dict[ir.Value, Hashable] = {}
     gone: list[str] = []
     for node in [node for graph in graphs_of(home) for node in graph]:
         if node.graph is None:
-            continue  # it went with a pair
+            continue  # it was removed with a pair
         if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
             gone += _drop(node, steps, facts)
         elif (found := _steps_of_results(node, steps, facts)) is not None:
@@ -58,7 +58,7 @@ def drop_redundant_pairs(home: ir.Graph, context: Context) -> int:
 
 
 def _drop(quantizer: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> list[str]:
-    """Let who reads the pairs of a QuantizeLinear read what it quantises, where they give the same."""
+    """Let readers of the pairs of a QuantizeLinear read its input instead, if that has the same values."""
     x, quantized = quantizer.inputs[0], quantizer.outputs[0]
     if x is None or x not in steps or _parameters(quantizer, facts) != steps[x]:
         return []
@@ -101,7 +101,7 @@ def _integer_type(node: ir.Node, facts: Facts) -> ir.DataType | None:
 
 
 def _steps_of_results(node: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> Hashable:
-    """Return the parameters of the pair whose numbers all results of a node are; None: they may be others."""
+    """Return the parameters of the pair that gave all values in a node's results; None: there may be other values."""
     if node.op_type == "DequantizeLinear" and node.domain in _DOMAINS:
         return _parameters(node, facts)
     if node.domain != "":
@@ -124,8 +124,8 @@ def _steps_of_results(node: ir.Node, steps: dict[ir.Value, Hashable], facts: Fac
 
 
 def repeats_elements(scaling: ir.Node) -> bool:
-    """Whether all that a Resize or Upsample gives are elements of what it reads."""
-    # The only way to read beside the tensor, which gives another value.
+    """Whether a Resize or Upsample gives only elements of its input."""
+    # The only mode that reads outside of the tensor, which gives another value.
     crops = scaling.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     return scaling.attributes.get_string("mode", "nearest") == "nearest" and not crops
 
@@ -135,7 +135,7 @@ def _only(of: Sequence[Hashable]) -> Hashable:
 
 
 def _sees_an_element(pool: ir.Node) -> bool:
-    """Whether each window lies on one element at least: elsewhere the largest value is that of padding."""
+    """Whether each window covers an element: otherwise the maximum is that of the padding."""
     is_dense = all(dilation == 1 for dilation in pool.attributes.get_ints("dilations", ()))
     kernel, pads = pool.attributes.get_ints("kernel_shape", ()), pool.attributes.get_ints("pads", ())
     if pool.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):

@@ -1,8 +1,7 @@
-"""Shape and Size of dequantised numbers, read of the integers: these have the same shape.
+"""Shape and Size of dequantised tensors, read from the quantised ones, which have the same shape.
 
-ONNX Runtime gives every reader of a DequantizeLinear one of its own, also a Shape, which needs no numbers: a whole
-tensor is dequantised for the sizes that it has. Where the head of a detector is written for images of any size there
-are many.
+ONNX Runtime copies a DequantizeLinear for each of its readers, also for a Shape: a whole tensor is dequantised just for
+its sizes. The head of a detector that takes images of any size has many of these.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def read_shapes_of_integers(home: ir.Graph, context: Context) -> int:
-    """Let these nodes of a graph and its subgraphs read bytes whose numbers another node reads; return how many.
+    """Let these nodes of a graph and its subgraphs read the 8-bit tensor, if another node reads the dequantised one.
 
-    Integers of other types have kernels of ONNX Runtime's almost nowhere: they are steps within chains, which go on
-    behind them where nothing else reads the integers.
+    Returns how many. ONNX Runtime has hardly any kernels for other quantised types: these are steps within chains,
+    which continue after a Q/DQ pair only if nothing else reads the quantised tensor.
     """
     facts = context.facts
     found = [node for graph in graphs_of(home) for node in graph if _asks_for_dequantized(node, facts)]
@@ -34,7 +33,7 @@ def read_shapes_of_integers(home: ir.Graph, context: Context) -> int:
         integers = dequantize.inputs[0]
         assert integers is not None
         dtype = facts.dtype(integers)
-        if integers.shape is None and dtype is not None:  # what is known of the sizes stays known
+        if integers.shape is None and dtype is not None:  # known sizes stay known
             integers.type, integers.shape = ir.TensorType(dtype), facts.shape(x)
         node.replace_input_with(0, integers)
     return len(found)

@@ -1,12 +1,12 @@
-"""DequantizeLinear of weights in front of operators that run in float, done once.
+"""Constant folding of DequantizeLinear nodes whose weights are read by operators that run in float.
 
-ONNX Runtime folds no DequantizeLinear, so that weights stored as integers are dequantised in every run unless the
-operator that reads them runs in integers, and a convolution whose weights are no constant does not get ONNX Runtime's
-blocked layout. Folded, the numbers are the very ones of each run; the weights take up to four times, of 4 bits eight
-times the bytes. A table that Gather reads is looked up as integers instead, and the rows that are read are dequantised.
+ONNX Runtime folds no DequantizeLinear, so quantised weights are dequantised in every run unless the operator that reads
+them runs in integers, and a convolution whose weights are no constant does not get ONNX Runtime's blocked layout.
+Folding gives exactly the same numbers; the weights take up to four times the memory (of 4 bits eight times). A table
+that Gather reads is not folded: Gather reads the quantised table, and only its result is dequantised.
 
-Which products ONNX Runtime runs in integers follows from its selectors (QDQSelectorActionTransformer): by the element
-types, and by who reads what is between. Where that is not certain the weights stay as they are.
+Which products ONNX Runtime runs in integers follows from its selectors (QDQSelectorActionTransformer): from the element
+types, and from the readers of the tensors between. Where that is not certain, weights are not folded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from normfuse.graph_rewrites.engine.passes import Context
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.spec import OPERATOR_DOMAIN
 
-# What makes integers of float weights in a model, and the types that are known here.
+# Operators that quantise float weights in a model, and the quantised types that are known here.
 _QUANTIZERS = frozenset({"Clip", "QuantizeLinear"})
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
@@ -36,26 +36,26 @@ _INTEGERS = frozenset(
         *(ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32),
     }
 )
-# ONNX Runtime makes int8 of their float weights, between a DequantizeLinear and a QuantizeLinear; of a MatMul and an
-# Add it makes a Gemm first.
+# ONNX Runtime quantises their float weights to int8 between a DequantizeLinear and a QuantizeLinear; it fuses MatMul
+# and Add to a Gemm first.
 _QUANTIZED_AGAIN = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-# What it makes part of such an operator first, or drops in front of the QuantizeLinear.
+# Operators that it fuses into such an operator first, or removes before the QuantizeLinear.
 _JOINED = frozenset({"Add", "BatchNormalization", "Clip", "Dropout", "Mul", "Pad", "Relu"})
-# What ONNX Runtime moves a QuantizeLinear or DequantizeLinear across, and what it drops in front of a QuantizeLinear.
+# Operators that ONNX Runtime moves a Q or DQ node across, and those that it removes before a QuantizeLinear.
 _MOVED = frozenset({"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "MaxPool", "Slice", "Split"})
 _CLIPS = frozenset({"Relu", "Clip"})
-# No kernel of ONNX Runtime on the CPU takes integers for these.
+# ONNX Runtime has no quantised kernel for these on the CPU.
 _ALWAYS_FLOAT = frozenset(
     {
         *("BatchNormalization", "ConvTranspose", "Div", "Einsum", "GroupNormalization", "InstanceNormalization"),
         *("LayerNormalization", "PRelu", "Pow", "RMSNormalization", "Sub"),
     }
 )
-# Of the rows of the other factor, for how many a product of floats is faster than MatMulNBits: by bits of the weights.
+# Bits of the weights -> rows of the other factor from which on a float product is faster than MatMulNBits.
 _LEAST_ROWS = {4: 64, 8: 16}
-# Where a size is not known, it may be that of a sequence, or 1: see _unknown_size.
+# An unknown size may be the length of a sequence, or 1: see _unknown_size.
 _SEQUENCE = 16
-# A smaller table is as quickly dequantised as its rows are.
+# Dequantising a smaller table takes no longer than dequantising the rows that are read.
 _LEAST_TABLE = 1 << 14
 
 
@@ -97,7 +97,7 @@ def fold_weights(home: ir.Graph, context: Context) -> int:
 
 
 def _quantizers_of_weights(dequantizer: ir.Node) -> Iterator[ir.Node]:
-    """Yield the Clip and the QuantizeLinear that make the integers, where they are no constant yet."""
+    """Yield the Clip and the QuantizeLinear that quantise the weights, unless these are stored quantised."""
     value = dequantizer.inputs[0]
     while value is not None and (node := value.producer()) is not None and node.op_type in _QUANTIZERS:
         yield node
@@ -123,9 +123,9 @@ def is_held(value: ir.Value | None, facts: Facts) -> bool:
 
 
 def _is_quantized_once(value: ir.Value | None, facts: Facts) -> bool:
-    """Whether a tensor is a constant, or what QuantizeLinear, and a Clip behind it, make of float constants.
+    """Whether a tensor is a constant, or float constants after QuantizeLinear, perhaps followed by a Clip.
 
-    Brevitas writes weights like that. ONNX Runtime folds these nodes, but not the DequantizeLinear behind them.
+    Brevitas writes weights like that. ONNX Runtime folds these nodes, but not the DequantizeLinear that follows.
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.op_type not in _QUANTIZERS:
@@ -149,7 +149,7 @@ def _tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def _integers_of(value: ir.Value | None) -> Array | None:
-    """Return the integers of a tensor that `_is_quantized_once`."""
+    """Return the quantised values of a tensor that `_is_quantized_once`."""
     node = None if value is None else value.producer()
     if node is None or node.op_type not in _QUANTIZERS:
         return array_of(value)
@@ -169,7 +169,7 @@ def _integers_of(value: ir.Value | None) -> Array | None:
 
 
 def array_of(value: ir.Value | None) -> Array | None:
-    """Return what an initialiser or a Constant node holds, of whatever size; None: the value is neither."""
+    """Return the array of an initializer or a Constant node, of any size; None: the value is neither."""
     tensor = _tensor_of(value)
     return None if tensor is None else tensor.numpy()
 
@@ -178,7 +178,7 @@ def array_of(value: ir.Value | None) -> Array | None:
 
 
 def dequantizer_of(value: ir.Value | None) -> ir.Node | None:
-    """Return the DequantizeLinear that makes a value, or would once ONNX Runtime has moved it."""
+    """Return the DequantizeLinear that gives a value, directly or after ONNX Runtime has moved it."""
     node = None if value is None else value.producer()
     while node is not None and node.op_type in _MOVED and node.domain == "":
         value = node.inputs[0]
@@ -191,9 +191,9 @@ def _type_of(value: ir.Value | None, facts: Facts) -> ir.DataType | None:
 
 
 def is_in_pair(quantized: ir.Value) -> bool:
-    """Whether one QuantizeLinear makes an int8 tensor and one DequantizeLinear reads it, for one reader in all.
+    """Whether a tensor is within a Q/DQ pair that has a single reader.
 
-    ONNX Runtime makes uint8 of such a pair on x86 (QDQS8ToU8Transformer), whose kernels take no int8.
+    ONNX Runtime converts such int8 pairs to uint8 on x86 (QDQS8ToU8Transformer), whose kernels take no int8.
     """
     producer, uses = quantized.producer(), tuple(quantized.uses())
     if producer is None or producer.op_type != "QuantizeLinear" or len(uses) != 1 or quantized.is_graph_output():
@@ -204,19 +204,19 @@ def is_in_pair(quantized: ir.Value) -> bool:
 
 
 def is_x86() -> bool:
-    """Whether this is the processor whose kernels of ONNX Runtime take no int8 activations."""
+    """Whether this is an x86 processor, for which ONNX Runtime's kernels take no int8 activations."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
-    """Whether the tensor is int8 for ONNX Runtime's kernels, which on x86 take none."""
+    """Whether ONNX Runtime leaves a tensor in int8 on x86, where its kernels take none."""
     if not is_x86() or quantized is None:
         return False
     return _type_of(quantized, facts) == ir.DataType.INT8 and not is_in_pair(quantized)
 
 
 def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:
-    """Return the QuantizeLinear that alone reads a result, or would once ONNX Runtime has moved it."""
+    """Return the QuantizeLinear that is the only reader of a result, directly or after ONNX Runtime has moved it."""
     is_behind_relu = False
     while len(value.uses()) == 1 and not value.is_graph_output():
         reader = next(iter(value.uses())).node
@@ -230,10 +230,10 @@ def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:
 
 
 def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
-    """Whether integers stand for negative numbers, so that ONNX Runtime does not drop a Relu before the quantiser."""
+    """Whether negative numbers are representable, so that ONNX Runtime does not remove a Relu before the quantiser."""
     zero_point = quantizer.inputs[2] if len(quantizer.inputs) > 2 else None
     if not is_held(zero_point, facts):
-        return False  # none is 0 of uint8; one that is not known may be anything
+        return False  # a missing one is 0 of uint8; an unknown one may be anything
     zeros = array_of(zero_point)
     return zeros is not None and zeros.dtype.kind in "iu" and bool((zeros > np.iinfo(zeros.dtype).min).any())
 
@@ -242,7 +242,7 @@ def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
     if facts.options.products == "float":
         return True
     if any(node is not None and facts.is_call(node) for node in (_node_before(product), _node_behind(product)[0])):
-        return False  # the pair may be in the function
+        return False  # the Q/DQ pair may be in the function
     dequantizer = dequantizer_of(product.inputs[0])
     if dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
         return True
@@ -256,7 +256,7 @@ def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
 
 
 def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
-    """Whether a MatMulNBits, which ONNX Runtime makes of a MatMul and weights of two dimensions, would be slower."""
+    """Whether MatMulNBits, into which ONNX Runtime fuses MatMul and quantised weights, would be slower."""
     x, weights = product.inputs[0], dequantizer_of(product.inputs[1])
     shape = None if x is None else facts.shape(x)
     dtype = None if weights is None else _type_of(weights.inputs[0], facts)
@@ -264,7 +264,7 @@ def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
         return False
     bits = 4 if dtype.bitwidth <= 4 else 8
     if bits == 8 and facts.options.remove_quantization:
-        return True  # MatMulNBits rounds what it multiplies to 8 bits, where the rounding was to go
+        return True  # MatMulNBits rounds its operand to 8 bits, which was to be removed
     rows = 1
     for dim in shape[:-1]:
         rows *= dim if isinstance(dim, int) else _unknown_size(product, bits, len(shape))
@@ -272,11 +272,11 @@ def _has_many_rows(product: ir.Node, facts: Facts) -> bool:
 
 
 def _unknown_size(product: ir.Node, bits: int, rank: int) -> int:
-    """Return how large a size that is not known is at least.
+    """Return a lower bound for an unknown size.
 
-    A language model multiplies one row in a step, and then MatMulNBits takes a quarter of the time. Its weights alone
-    are quantised, or have 4 bits, or it reads what is known of the tokens before. What is not known of a matrix is the
-    size of the batch. What is left are encoders, whose activations are quantised as well.
+    A language model multiplies one row in a step, and then MatMulNBits takes a quarter of the time: only its weights
+    are quantised, or they have 4 bits, or it reads a cache of keys and values. In a matrix, the unknown size is the
+    batch. The other models are encoders, whose activations are quantised as well.
     """
     if bits == 4 or rank < 3 or dequantizer_of(product.inputs[0]) is None or _reads_state(product.graph):
         return 1
@@ -284,7 +284,7 @@ def _unknown_size(product: ir.Node, bits: int, rank: int) -> int:
 
 
 def _reads_state(graph: ir.Graph | ir.Function | None) -> bool:
-    """Whether a graph lengthens what the caller gives, as a decoder does with its keys and values."""
+    """Whether a graph concatenates to one of its inputs, as a decoder does with its keys and values."""
     if graph is None:
         return False
     lengthened = (value for node in graph if node.op_type == "Concat" for value in node.inputs)
@@ -292,7 +292,7 @@ def _reads_state(graph: ir.Graph | ir.Function | None) -> bool:
 
 
 def _given(value: ir.Value | None) -> ir.Value | None:
-    """Return the graph input that a value is, dequantised or not."""
+    """Return the graph input that a value is, perhaps after Q and DQ nodes."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type not in ("DequantizeLinear", "QuantizeLinear"):
             return None
@@ -301,7 +301,7 @@ def _given(value: ir.Value | None) -> ir.Value | None:
 
 
 def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:
-    """Whether the operator reads the weights as floats, whatever ONNX Runtime makes of it."""
+    """Whether the operator reads the weights as floats, after all of ONNX Runtime's fusions."""
     if node.domain != "":
         return False
     if node.op_type in _ALWAYS_FLOAT:
@@ -317,10 +317,10 @@ def _runs_in_float(node: ir.Node, position: int, facts: Facts) -> bool:
 
 
 def _is_quantized_again(node: ir.Node, facts: Facts) -> bool:
-    """Whether ONNX Runtime would make int8 of float weights of this operator, or int32 of its bias, with other numbers.
+    """Whether ONNX Runtime would quantise float weights of this operator to int8, or its bias to int32: results change.
 
-    WeightBiasQuantization does, by one scale for the whole tensor. What a node of normfuse's begins or ends with is not
-    looked at: without normfuse its body stands there; nor is what a function of the model does.
+    WeightBiasQuantization does, with one scale for the whole tensor. A node of normfuse and a function of the model
+    count as DequantizeLinear and as QuantizeLinear, since their bodies may begin or end with one.
     """
     if node.op_type not in _QUANTIZED_AGAIN:
         return False
@@ -337,7 +337,7 @@ def _is_written_out(node: ir.Node, facts: Facts) -> bool:
 
 
 def _node_before(product: ir.Node) -> ir.Node | None:
-    """Return the node that makes what a product reads, but for those that ONNX Runtime moves or joins."""
+    """Return the node that gives a product's input, skipping those that ONNX Runtime moves or fuses."""
     value = product.inputs[0]
     node = None if value is None else value.producer()
     while node is not None and node.domain == "" and node.op_type in _MOVED | _JOINED:
@@ -347,7 +347,7 @@ def _node_before(product: ir.Node) -> ir.Node | None:
 
 
 def _node_behind(product: ir.Node) -> tuple[ir.Node | None, bool]:
-    """Return the node that alone reads a result, but for such, and whether there is a sum before or in it."""
+    """Return the only reader of a result, skipping the same ones, and whether it or one of them is an Add."""
     result, joins_sum = product.outputs[0], False
     while len(result.uses()) == 1 and not result.is_graph_output():
         reader = next(iter(result.uses())).node
@@ -372,7 +372,7 @@ def _relies_on_host(home: ir.Graph, facts: Facts) -> bool:
 
 
 def _weights_of(product: ir.Node) -> Iterator[ir.Value | None]:
-    """Yield the weights and the bias, of a MatMul that of the Add behind it."""
+    """Yield the weights and the bias, for a MatMul that of an Add that follows."""
     yield from product.inputs[1:]
     if product.op_type == "MatMul":
         for use in product.outputs[0].uses():
@@ -400,16 +400,15 @@ def _spread(parameter: Array, like: Array, axis: int, block_size: int) -> Array:
 
 
 def _of_blocks_or_axis(node: ir.Node, like: Array) -> Callable[[Array], Array]:
-    """Return what spreads the parameters of a QuantizeLinear or DequantizeLinear over its tensor."""
+    """Return a function that broadcasts the parameters of a Q or DQ node to its tensor."""
     axis, block_size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     return lambda parameter: _spread(parameter, like, axis, block_size)
 
 
 def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value], facts: Facts) -> int | None:
-    """Put the dequantised weights in the place of a DequantizeLinear; None where its kernel is not known here.
+    """Replace a DequantizeLinear by the dequantised weights; return the bytes added, None: it has unknown types.
 
-    ``known`` are those that were made before, of which quantisers write a DequantizeLinear for each reader. Returns how
-    many bytes were added.
+    ``known``: weights that were folded before; quantisers may write a DequantizeLinear for each reader.
     """
     source, scale = node.inputs[0], node.inputs[1]
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
@@ -449,7 +448,7 @@ def _is_lookup(node: ir.Node, position: int, dequantizer: ir.Node) -> bool:
 
 
 def _look_up_integers(dequantizer: ir.Node, gather: ir.Node, names: Names, facts: Facts) -> None:
-    """Let a Gather read the integers, and dequantise what it gives."""
+    """Let a Gather read the quantised table, and dequantise its result."""
     table, result, graph = dequantizer.inputs[0], gather.outputs[0], gather.graph
     assert table is not None
     assert graph is not None
@@ -474,7 +473,7 @@ def _look_up_integers(dequantizer: ir.Node, gather: ir.Node, names: Names, facts
 
 
 def tidy(nodes: Iterable[ir.Node]) -> int:
-    """Take nodes away that nothing reads any more, and constants that they alone read; return the bytes of these."""
+    """Remove nodes that nothing reads any more, and constants that only they read; return the bytes of these."""
     freed = 0
     for node in nodes:
         inputs = dict.fromkeys(value for value in node.inputs if value is not None)
@@ -485,7 +484,7 @@ def tidy(nodes: Iterable[ir.Node]) -> int:
 
 
 def drop_unused_constant(value: ir.Value) -> int:
-    """Take a constant away that nothing reads any more; return its bytes."""
+    """Remove a constant that nothing reads any more; return its bytes."""
     if value.uses() or value.is_graph_input() or value.is_graph_output():
         return 0
     tensor, node = _tensor_of(value), value.producer()
