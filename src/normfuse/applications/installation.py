@@ -1,8 +1,8 @@
 """Let each ``onnxruntime.InferenceSession`` of the process be one of normfuse's.
 
-The class's method is replaced that ``__init__``, ``set_providers`` and the fallback call, so that names imported
-before, subclasses and isinstance go on working. Nothing is imported before onnxruntime is: a finder waits for its
-module to be executed, and stays, because others only ask for modules (``find_spec``) without executing them.
+The method of the class that ``__init__``, ``set_providers`` and the fallback call is replaced, so that names that were
+imported before, subclasses and isinstance still work. Nothing is imported before onnxruntime is: a finder waits until
+its module is executed, and is not removed, since others may only look for the module (``find_spec``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOCK = threading.RLock()
 def install() -> None:
     """Make each ``onnxruntime.InferenceSession`` that this process creates from now on one that runs with normfuse.
 
-    Also for code that has imported the name already, and for subclasses. Left alone are sessions that run on another
-    provider than the CPU's, and those that docs/pages/applications.md lists; whatever fails gets the plain session
-    and a line on the logger "normfuse". Calling it again changes nothing.
+    Also for code that has imported the name already, and for subclasses. Sessions on other providers than the CPU's,
+    and those that docs/pages/applications.md lists, are plain ones; after any error there is a plain session and a
+    line on the logger "normfuse". Calling it again changes nothing.
     """
     with _LOCK:
         if _FINDER not in sys.meta_path:
@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take :func:`install` back: sessions created from now on are plain ones. Sessions that there are stay."""
+    """Undo :func:`install`: sessions created from now on are plain ones. Existing sessions do not change."""
     with _LOCK:
         if _FINDER in sys.meta_path:
             sys.meta_path.remove(_FINDER)
@@ -55,7 +55,7 @@ def _replace(module: ModuleType) -> None:
     host = getattr(module, "InferenceSession", None)
     original = getattr(host, _METHOD, None)
     if original is None or hasattr(original, _ORIGINAL):
-        return  # an onnxruntime that is made in another way, or the second time
+        return  # an onnxruntime without this method, or a second call
 
     @functools.wraps(original)
     def create(self: Any, providers: Any = None, provider_options: Any = None, disabled_optimizers: Any = None) -> None:
@@ -70,7 +70,7 @@ def _replace(module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds the one module by the other finders, and lets it be changed when it has been executed."""
+    """Finds the one module by the other finders, and changes it after it was executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != _MODULE:

@@ -1,4 +1,4 @@
-"""The log of what becomes of an application's sessions: the logger "normfuse", and the variable NORMFUSE_LOG."""
+"""The log about an application's sessions: the logger "normfuse", and the variable NORMFUSE_LOG."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def note(session: Any, model: str, created: float, reason: str | None) -> None:
 
 
 def time_runs(host: Any) -> None:
-    """Let the sessions of onnxruntime's class count the time of their runs, if a report is asked for."""
+    """Let sessions of onnxruntime's class measure the time of their runs, if a report is requested."""
     if not os.environ.get(_VARIABLE):
         return
     for name in _RUNS:
@@ -85,7 +85,7 @@ def _write() -> None:
     from pathlib import Path
 
     try:
-        # One write, so that the lines of processes that end at once do not mix.
+        # One write, so that lines of processes that end at the same time do not mix.
         with Path(target).open("a", encoding="utf-8") as file:
             file.write("".join(f"{json.dumps(each)}\n" for each in records))
     except OSError as error:

@@ -1,7 +1,7 @@
 """The command ``normfuse run``: any Python program, each of its sessions with normfuse.
 
-It sets NORMFUSE=1 and becomes ``python app.py``, so that arguments, ``__main__``, standard input, signals and exit code
-are that program's own. A line in site-packages (normfuse.pth) does the rest, there and in each process started from it.
+It sets NORMFUSE=1 and replaces itself by ``python app.py``: arguments, ``__main__``, standard input, signals and exit
+code are that program's own. A line in site-packages (normfuse.pth) does the rest, also in processes that it starts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _USAGE, _NOT_FOUND = 2, 127
 
 
 def main(arguments: list[str]) -> None:
-    """Become the program."""
+    """Replace this process by the program."""
     environment = {**os.environ, "NORMFUSE": "1"}
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] not in _AS_PYTHON:
@@ -77,7 +77,7 @@ def _site_folders() -> list[str]:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """Return what to start: this Python with the file, or a command as it is found on the path."""
+    """Return the command to start: this Python with the file, or a command that is found on the path."""
     program = arguments[0]
     path = Path(program)
     is_folder = path.is_dir() and (path / "__main__.py").exists()
@@ -92,7 +92,7 @@ def _command(arguments: list[str]) -> list[str]:
 
 
 def _is_command(path: Path) -> bool:
-    """Whether a file says itself by what it is run."""
+    """Whether a file names its own interpreter."""
     if os.name == "nt":  # where any file may be executed
         return path.suffix.lower() in os.environ.get("PATHEXT", ".exe;.bat;.cmd").lower().split(";")
     return path.suffix not in (".py", ".pyw", ".pyz", ".zip") and os.access(path, os.X_OK) and os.sep in str(path)
@@ -102,7 +102,7 @@ def _become(command: list[str], environment: dict[str, str]) -> None:
     sys.stdout.flush()
     if os.name != "nt":
         os.execve(command[0], command, environment)
-    # On Windows a process that replaces this one would be none that the shell waits for.
+    # On Windows the shell would not wait for a process that replaces this one.
     process = subprocess.Popen(command, env=environment)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What becomes of one session of an application: taken over, or left alone with a line that says why."""
+"""Whether one session of an application runs with normfuse, or without it, with a line in the log that says why."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from normfuse.applications.log import logger
 from normfuse.applications.report import note
 
-#: Models that are left alone: patterns of paths or file names as in a shell, or ``@dynamic``.
+#: Models that run without normfuse: patterns of paths or file names as in a shell, or ``@dynamic``.
 EXCLUDE = "NORMFUSE_EXCLUDE"
 _DYNAMIC = "@dynamic"
-# Operators that round by what they meet in a run. Their names stand in the file as they are.
+# Operators whose scale depends on the data of a run. Their names are in the file as plain text.
 _DYNAMIC_OPERATORS = (b"DynamicQuantizeLinear", b"MatMulInteger", b"ConvInteger", b"DynamicQuantize")
-# What onnxruntime's __init__ has put into the session before, by what the application asked for.
+# Attributes that onnxruntime's __init__ has already set in the session, from the application's arguments.
 _KEPT = frozenset(
     (
         *("_model_path", "_model_bytes", "_sess_options_initial", "_enable_fallback"),
@@ -27,7 +27,7 @@ _KEPT = frozenset(
 
 
 def taken_over(session: Any, providers: Any, provider_options: Any, disabled_optimizers: Any) -> bool:
-    """Create what is inside a session with normfuse; False: onnxruntime is to do it, as if normfuse were not there."""
+    """Create the inner session with normfuse; False: onnxruntime creates it, as if normfuse were not installed."""
     name = session._model_path or "a model of bytes"
     try:
         from normfuse.host.provider_names import ProviderNames
@@ -49,7 +49,7 @@ def taken_over(session: Any, providers: Any, provider_options: Any, disabled_opt
         logger().info("runs %s; created in %.2f s", name, seconds)
         note(session, name, seconds, None)
         return True
-    except Exception as error:  # whatever it is, the application gets the session that it would have without us
+    except Exception as error:  # on any error, the application gets the session that it would have without normfuse
         logger().warning("leaves %s to onnxruntime alone: %s: %s", name, type(error).__name__, error)
         note(session, name, 0, f"{type(error).__name__}: {error}")
         return False
@@ -67,7 +67,7 @@ def _created(session: Any, disabled_optimizers: Any) -> Any:
 
 
 def _reason(session: Any, providers: Any, names: Any) -> str | None:
-    """Return why a session is left alone, as far as that is known before its model is read."""
+    """Return why a session runs without normfuse, as far as that is known before its model is read."""
     options = session._sess_options
     checks: tuple[Callable[[], str | None], ...] = (
         lambda: _of_providers(providers, names, session),

@@ -1,4 +1,4 @@
-"""Rules of the ONNX format that everything after loading relies on, each broken one a sentence that names the place.
+"""Rules of the ONNX format that all later code relies on; the message for a broken one names the place.
 
 Linear in the size of the graph. onnx.checker is stricter in parts (it refuses operators that only ONNX Runtime knows)
 and laxer in others, so it is not used.
@@ -26,7 +26,7 @@ Versions: TypeAlias = dict[str, int]
 """Domain ("" = ai.onnx) -> version of its operators."""
 
 
-# Runtimes write functions out where they are called: as many nodes, and so many times those in the file, are no model.
+# Runtimes inline functions: models with more nodes than this after it, and far more than in the file, are refused.
 _MOST_NODES = 1_000_000
 _MOST_GROWTH = 100
 # ONNX follows calls by recursion.
@@ -37,7 +37,7 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
     """Raise InvalidModelError if the model's graph is not one that can be rewritten.
 
     Args:
-        model: The model; external data is not looked at.
+        model: The model; external data is not read.
         what: Name of the model in messages.
     """
     if not model.HasField("graph") or not model.ir_version:
@@ -52,10 +52,10 @@ def check_structure(model: onnx.ModelProto, what: str) -> None:
 
 
 def check_external_data(tensors: Iterable[ir.ExternalTensor], what: str, linked: Path | None = None) -> None:
-    """Raise InvalidModelError if external data is missing, truncated, or where no model's data may be.
+    """Raise InvalidModelError if external data is missing, truncated, or outside of the model's folder.
 
     Args:
-        tensors: Those whose data lies in files of their own, below their base_dir.
+        tensors: Those with external data, below their base_dir.
         what: Name of the model in messages.
         linked: Another folder that the files may lead to by links: the one that holds the model file itself where the
             path given is a link, as in the cache of the Hugging Face hub.
@@ -122,7 +122,7 @@ def _check_graph(graph: onnx.GraphProto, outer: set[str], versions: Versions, pl
 def _check_nodes(
     nodes: Sequence[onnx.NodeProto], outer: set[str], own: set[str], versions: Versions, place: str
 ) -> set[str]:
-    """Check nodes, which may stand in any order, and return all names that are defined (``own``: as for inputs)."""
+    """Check nodes, in any order, and return all names that are defined (``own``: as for inputs)."""
     for index, node in enumerate(nodes):
         here = f"{place}: node {node_label(node, index)}"
         _check_text((node.op_type, node.domain, node.name, *node.input, *node.output), here)
@@ -240,7 +240,7 @@ def _versions(imports: Iterable[onnx.OperatorSetIdProto], place: str) -> Version
 
 
 def _check_functions(model: onnx.ModelProto, what: str) -> None:
-    """A function may call others, never itself, however far around; written out they must not grow without bound."""
+    """A function may call others, but not itself, even indirectly; inlined they must not grow without bound."""
     calls = {(function.domain, function.name): _calls(function.node) for function in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     levels = 0
@@ -324,7 +324,7 @@ def _check_tensor(tensor: onnx.TensorProto, here: str) -> None:
 
 
 def _check_elements(tensor: onnx.TensorProto, dtype: ir.DataType, here: str) -> None:
-    """Data that is not in raw bytes stands in one of the lists, and is all there."""
+    """Data that is not raw bytes is in one of the lists, and complete."""
     count = max(len(getattr(tensor, field)) for field in _DATA_FIELDS)
     needed = math.prod(tensor.dims) * (2 if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128) else 1)
     packed = dtype != ir.DataType.STRING and dtype.bitwidth < 8
@@ -336,7 +336,7 @@ def _check_elements(tensor: onnx.TensorProto, dtype: ir.DataType, here: str) -> 
 
 
 def node_label(node: onnx.NodeProto, index: int) -> str:
-    """Return how a node is called in messages."""
+    """Return the name of a node for messages."""
     return f"'{node.name}' ({node.op_type})" if node.name else f"number {index} ({node.op_type})"
 
 

@@ -29,7 +29,7 @@ from normfuse.graph_rewrites.engine.traversal import graphs_of
 
 
 class _Program(Protocol):
-    """torch.onnx.ONNXProgram: by what it has, so that types are checked also where PyTorch is not installed."""
+    """torch.onnx.ONNXProgram as a protocol, so that types can be checked without PyTorch."""
 
     @property
     def model(self) -> ir.Model:
@@ -43,12 +43,12 @@ _FIRST_WITH_DEFAULTS = 4
 """Version of ONNX's IR: before it an initializer had to be an input as well, and no other value could be fed."""
 PROTOBUF_LIMIT = 2**31 - 1
 """Most bytes that one protobuf message can be written with."""
-# Weights above this many bytes go into the external file of a model that has one.
+# Weights above this many bytes are written to the external file of a model that has one.
 _EXTERNAL_THRESHOLD = 1024
 # A model with so many bytes of weights is written to a file for onnxruntime.
 _LARGE = 1 << 23
 _TENSOR, _TENSORS = ir.AttributeType.TENSOR, ir.AttributeType.TENSORS
-# Key in a tensor's metadata, which is never written: what the model calls the file that the tensor's location is.
+# Key in a tensor's metadata, which is never written: the location of its file as the model names it.
 _LOCATION = "normfuse.location"
 
 
@@ -57,18 +57,18 @@ class Source:
     """A model as a user gave it."""
 
     model: ir.Model
-    """Shares its weights with what was given; must not be changed (clone it)."""
+    """Shares its weights with the user's model; must not be changed (clone it)."""
     kind: Kind
     given: Any
     name: str
-    """What the model is called in messages."""
+    """The name of the model in messages."""
     path: Path | None = None
     rewrites: dict[object, object] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     """Its rewritten copies, see :func:`normfuse.sessions.rewriting.rewrite_copy`."""
 
     @property
     def size(self) -> int:
-        """Bytes that the model takes on disk, external data included."""
+        """Size of the model on disk, external data included."""
         if self.path is not None:
             inside = self.path.stat().st_size
         elif self.kind == "bytes":
@@ -150,7 +150,7 @@ def as_kind(model: ir.Model, source: Source) -> Any:
     if source.kind == "program":
         program = copy.copy(source.given)
         program.model = model
-        # A program that has been run keeps its session, and would go on to run the model as it was.
+        # A program that has run keeps its session, and would still run the original model.
         program._inference_session = program._tempdir = None
         return program
     if bytes_inside(model) > PROTOBUF_LIMIT:
@@ -164,7 +164,7 @@ def as_kind(model: ir.Model, source: Source) -> Any:
 
 
 def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source | None = None) -> int:
-    """Write a model under a temporary name, then rename; on failure nothing is left behind.
+    """Write a model under a temporary name, then rename; on failure no file is left.
 
     A model with external data, or with more than 2 GB of weights, gets one file ``<name>.data`` beside it.
 
@@ -191,7 +191,7 @@ def save_model(model: ir.Model, path: str | os.PathLike[str], *, never: Source |
         data = _free_data_name(target, model) if external else None
         _write(model, written, data)
         size = sum(file.stat().st_size for file in folder.iterdir())
-        # The weights go first: whoever finds the model also finds them.
+        # The weights first: when the model is there, so are they.
         if data is not None and (folder / data).exists():
             (folder / data).replace(target.parent / data)
         written.replace(target)
@@ -221,7 +221,7 @@ def check_target(target: Path, source: Source | None = None, *, never_path: Path
 
 
 def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """Yield every tensor of a model: initialisers and attributes, of all graphs and functions."""
+    """Yield every tensor of a model: initializers and attributes, of all graphs and functions."""
     for graph in (*graphs_of(model.graph), *model.functions.values()):
         if isinstance(graph, ir.Graph):
             yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
@@ -233,12 +233,12 @@ def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    """Yield the tensors of a model that lie in files of their own."""
+    """Yield the tensors of a model with external data."""
     return (tensor for tensor in tensors(model) if isinstance(tensor, ir.ExternalTensor))
 
 
 def find_external_data(model: ir.Model, folder: str) -> None:
-    """Say in which folder the external data of a model lies that ONNX Runtime wrote elsewhere."""
+    """Set the folder of the external data of a model that ONNX Runtime wrote to another folder."""
     external = list(external_tensors(model))
     for tensor in external:
         tensor.base_dir = folder
@@ -247,9 +247,9 @@ def find_external_data(model: ir.Model, folder: str) -> None:
 
 @contextlib.contextmanager
 def runnable(model: ir.Model, *, in_file: bool = False) -> Iterator[tuple[bytes | Path, str | None]]:
-    """Give a model in the form that onnxruntime.InferenceSession takes, for as long as the context lasts.
+    """Yield a model in the form that onnxruntime.InferenceSession takes, within the context.
 
-    Where the caller drops the model, its memory is free while the context lasts.
+    If the caller drops the model, its memory is freed within the context.
 
     Args:
         model: The model.
@@ -284,7 +284,7 @@ def runnable(model: ir.Model, *, in_file: bool = False) -> Iterator[tuple[bytes 
 
 
 class _WithoutWeights:
-    """A model without the initialisers of its main graph, to be written."""
+    """A model without the initializers of its main graph, to be written."""
 
     def __init__(self, model: ir.Model) -> None:
         graph = model.graph
@@ -304,9 +304,9 @@ class _WithoutWeights:
 
 
 def _written_in_parts(model: ir.Model) -> Path | None:
-    """Write a model into a temporary file, one initialiser after the other, so that none is in memory once more.
+    """Write a model into a temporary file, one initializer after the other, so that none is copied in memory.
 
-    A message that a file holds twice is both of them together: that is the graph, here.
+    Protobuf merges a message that is in a file twice: here that is the graph.
 
     Returns:
         None where there is no room for it.
@@ -346,7 +346,7 @@ def _links(external: Iterable[ir.ExternalTensor]) -> set[str]:
 
 
 def _settle_external_tensors(model: ir.Model, links: Collection[str]) -> None:
-    """Take small external weights into the model, and let links be followed: their files have been checked.
+    """Load small external weights into the model, and allow links: their files have been checked.
 
     ONNX Runtime needs small ones in the model, for inferring shapes.
     """
@@ -362,7 +362,7 @@ def _settle_external_tensors(model: ir.Model, links: Collection[str]) -> None:
 
 
 def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-    """Return the tensor with the real path of its data, which onnx_ir reads without a look at links."""
+    """Return the tensor with the real path of its data, so that onnx_ir finds no links to refuse."""
     followed = ir.ExternalTensor(
         Path(tensor.path).resolve(),
         tensor.offset,
@@ -376,7 +376,7 @@ def _followed(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
 
 
 def _place(tensor: ir.ExternalTensor) -> tuple[Path, str]:
-    """Return the real folder of a tensor's data and where it is in that."""
+    """Return the real folder of a tensor's data, and its location there."""
     if _LOCATION in tensor.meta:
         path = Path(tensor.path)
         return path.parent, path.name
@@ -438,7 +438,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: str | Path | None = N
         raise InvalidModelError(f"{name} cannot be read: {_first_line(error).rstrip('.')}.") from error
     keep_map_types(model, proto)
     for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
-        # Of an input that is an output too, the entry among the outputs is what onnx_ir has read last.
+        # For an input that is also an output, onnx_ir has read the entry of the output last.
         if value.shape is None and info.type.tensor_type.HasField("shape"):
             value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     if (model.ir_version or 0) < _FIRST_WITH_DEFAULTS:
@@ -470,7 +470,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def _write(model: ir.Model, path: Path, data: str | None) -> None:
-    """Write a model, with its weights in a file of this name beside it where one is given."""
+    """Write a model, with its weights in a file of this name beside it, if one is given."""
     ir.save(model, path, format="protobuf", external_data=data, size_threshold_bytes=_EXTERNAL_THRESHOLD)
     if has_map_types(model):
         written = onnx.ModelProto.FromString(path.read_bytes())
@@ -479,14 +479,14 @@ def _write(model: ir.Model, path: Path, data: str | None) -> None:
 
 
 def model_size(model: ir.Model) -> int:
-    """Return the bytes that a model takes on disk, external data included."""
+    """Return the size of a model on disk, external data included."""
     outside = sum(tensor.nbytes for tensor in external_tensors(model))
     inside = bytes_inside(model)
     return outside + (inside if inside > PROTOBUF_LIMIT else to_proto(model).ByteSize())
 
 
 def bytes_inside(model: ir.Model) -> int:
-    """Return the size of the weights that are not in files of their own."""
+    """Return the size of the weights that are not external."""
     return sum(tensor.nbytes for tensor in tensors(model) if not isinstance(tensor, ir.ExternalTensor))
 
 

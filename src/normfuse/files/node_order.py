@@ -14,7 +14,7 @@ _NAMED = 6
 
 
 def is_sorted(model: ir.Model) -> bool:
-    """Say whether every node comes after those whose results it, or a graph inside of it, reads."""
+    """Return whether every node comes after those whose results it, or a graph inside of it, reads."""
     return all(_is_sorted(graph, set()) for graph in _homes(model))
 
 
@@ -41,7 +41,7 @@ def sort_nodes(model: ir.Model, what: str) -> None:
 
 
 def sorted_clone(model: ir.Model, what: str) -> ir.Model:
-    """Return a clone with sorted nodes of a model that stays as it is; errors are those of :func:`sort_nodes`."""
+    """Return a clone with sorted nodes; the model is not changed, and errors are those of :func:`sort_nodes`."""
     orders = [(graph, tuple(graph)) for home in _homes(model) for graph in graphs_of(home)]
     try:
         sort_nodes(model, what)  # a model that is not sorted cannot be cloned
@@ -98,7 +98,7 @@ def _cycle(graph: ir.Graph) -> list[ir.Node]:
                 ready.append(user)
     if not needed:
         return []
-    # What is left waits for another that is left: going back from any of them ends in a cycle.
+    # Each remaining node waits for another one: going back from any of them ends in a cycle.
     node, places, way = next(iter(needed)), dict[ir.Node, int](), list[ir.Node]()
     while node not in places:
         places[node] = len(way)

@@ -1,4 +1,4 @@
-"""Where a file can be written: a new one, or in the place of a regular file, and then whole or not at all."""
+"""Safe writing of files: a new one, or the replacement of a regular file, completely or not at all."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def file_to_write(path: Path) -> Path:
 
 
 def is_free_or_regular(path: Path) -> bool:
-    """Say whether nothing is at ``path``, or a file that may be replaced."""
+    """Return whether ``path`` does not exist, or is a file that may be replaced."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
 
 
 @contextlib.contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
-    """Give a folder beside ``target`` to write its successor in, from which it can be renamed.
+    """Yield a folder beside ``target`` for its replacement, from which that can be renamed.
 
-    Whatever is left in the folder is removed; an OSError within becomes an OptionError that names the target.
+    Files that remain in the folder are removed; an OSError within becomes an OptionError that names the target.
     """
     try:
         with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".normfuse.") as folder:
@@ -54,7 +54,7 @@ def scratch_folder(target: Path) -> Iterator[Path]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return what is at the end of the path's links; None: nothing."""
+    """Return the file at the end of the path's links; None: there is none."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Sparse weights as dense ones: the library that models are held in, onnx_ir, has no sparse tensors.
+"""Sparse weights as dense ones: onnx_ir, in which models are represented, has no sparse tensors.
 
 ONNX Runtime makes the same of them when it loads a model.
 """
@@ -19,7 +19,7 @@ _MOST_BYTES = 2**31 - 1
 
 
 def with_dense_tensors(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
-    """Return the model, or if it has sparse initialisers or sparse Constant nodes, a copy that has dense ones.
+    """Return the model, or if it has sparse initializers or sparse Constant nodes, a copy that has dense ones.
 
     Args:
         model: The model; it is not changed.
@@ -44,7 +44,7 @@ def with_dense_tensors(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
 
 
 def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the main graph and all subgraphs of it, not those of functions, which have no initialisers."""
+    """Yield the main graph and all subgraphs of it, not those of functions, which have no initializers."""
     waiting = [model.graph]
     while waiting:
         graph = waiting.pop()

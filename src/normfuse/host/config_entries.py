@@ -1,8 +1,8 @@
 """Configuration entries of ONNX Runtime's session options.
 
-Entries that a session needs are set in the options that the user gave. ONNX Runtime can take none out again, and warns
-of each that is set again: so it is kept which of them are the user's, and they change only where the next session on
-the same options needs another value.
+Entries that a session needs are set in the user's options. ONNX Runtime cannot remove an entry, and warns of each that
+is set again: so it is recorded which ones are the user's, and the others change only if the next session on the same
+options needs another value.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-#: Where the external data of a model lies that is given as bytes.
+#: The folder of the external data of a model that is given as bytes.
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 #: "1": functions are inlined where no execution provider wants them, see host.inlining.
 INLINE_LATE = "session.disable_aot_function_inlining"
-#: "1": ONNX Runtime leaves QuantizeLinear and DequantizeLinear as they are.
+#: "1": ONNX Runtime makes no QLinear operators of Q/DQ pairs.
 LEAVES_QDQ = "session.disable_quant_qdq"
 OF_INTEGERS = """
     session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
     session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level
     session.qdq_matmulnbits_block_size session.qdqisint8allowed session.x64quantprecision
 """.split()  # noqa: SIM905 -- a list is one name a line, when formatted
-"""What a user may say about the products of integers that ONNX Runtime makes."""
+"""A user's settings of ONNX Runtime's quantised operators."""
 _DISABLED = "optimization.disable_specified_optimizers"
-# Beginnings of keys: an entry, and an optimizer that was switched off, by us and not by the user.
+# Prefixes of keys: an entry that normfuse set, and an optimizer that normfuse disabled, not the user.
 _CHOSEN = "normfuse.chose."
 _SWITCHED_OFF = "normfuse.disabled_optimizer."
 
@@ -50,7 +50,7 @@ def users_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
 
 
 def choose_entry(options: onnxruntime.SessionOptions, key: str, value: str) -> None:
-    """Give an entry the value that the next session needs; a user's own stays."""
+    """Give an entry the value that the next session needs; a user's own is not changed."""
     if users_entry(options, key) is None:
         set_entry(options, key, value)
         set_entry(options, _CHOSEN + key, "1")
@@ -62,7 +62,7 @@ def disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
 
 
 def users_disabled_optimizers(options: onnxruntime.SessionOptions) -> list[str]:
-    """Return the names of those that are off, but not by :func:`switch_optimizer`."""
+    """Return the names of those that :func:`switch_optimizer` has not switched off."""
     return [name for name in disabled_optimizers(options) if get_entry(options, _SWITCHED_OFF + name) != "1"]
 
 

@@ -1,4 +1,4 @@
-"""The native library's hash of contents: as quick as memory, and without OpenSSL, which takes long to load."""
+"""The native library's hash of contents: as fast as memory, and without OpenSSL, which takes long to load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 def chunks_of(source: BinaryIO | bytes) -> Iterator[memoryview]:
-    """Yield a content in pieces, from where a file is on; each is gone when the next one is there."""
+    """Yield a content in pieces, a file from its position on; each piece is overwritten by the next one."""
     if isinstance(source, bytes):
         whole = memoryview(source)
         yield from (whole[begin : begin + _CHUNK] for begin in range(0, len(whole), _CHUNK))
@@ -28,7 +28,7 @@ def chunks_of(source: BinaryIO | bytes) -> Iterator[memoryview]:
 
 
 def hash_of(pieces: Iterable[memoryview | bytes], key: int) -> bytes:
-    """Return the hash of a content in these pieces; who does not know the key cannot make another one that has it."""
+    """Return the hash of a content in pieces; without the key nobody can find another content with that hash."""
     hashes = b"".join(_hash(piece, key) for piece in pieces)
     return _hash(hashes, key)
 

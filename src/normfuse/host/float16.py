@@ -1,9 +1,9 @@
 """Float16 models on which ONNX Runtime ends the process while it creates a session.
 
-Where a float16 tensor goes through a Transpose into a MatMul with constant weights, ONNX Runtime makes one node of the
-Transpose, the Cast that it has inserted, and the MatMul (MatmulTransposeFusion), and then reads a node that is gone
-(FuseFp16InitializerToFp32NodeTransformer). One of the two has to be off. Without the second one all weights are cast
-in every run (7 times slower with a batch of 1), without the first one such a Transpose is run by itself.
+If a Transpose of a float16 tensor precedes a MatMul with constant weights, ONNX Runtime fuses the Transpose, the Cast
+that it has inserted, and the MatMul (MatmulTransposeFusion), and then reads a node that was removed
+(FuseFp16InitializerToFp32NodeTransformer). One of the two must be disabled. Without the second one all weights are cast
+in every run (7 times slower with a batch of 1), without the first one such a Transpose is a node of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Node = tuple[str, Sequence[str], Sequence[str]]  # operator, inputs, outputs
 
 
 def avoid_float16_fault(options: onnxruntime.SessionOptions, model: ModelForm) -> None:
-    """Switch MatmulTransposeFusion off where the model may lead into the fault; what is switched off already stays so.
+    """Disable MatmulTransposeFusion if the model may trigger the fault; optimizers that are disabled stay disabled.
 
     Raises:
         InvalidModelError: The file cannot be read.

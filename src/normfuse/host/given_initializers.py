@@ -1,7 +1,7 @@
-"""Initializers that session options give in place of the model's: by ``add_initializer`` and its kin.
+"""Initializers of the model that session options replace: by ``add_initializer`` and similar functions.
 
-onnxruntime has no way to ask which those are. Adding one again fails where there is one of the name, so names are tried
-on a copy of the options, which onnxruntime makes for each session; the user's own stay as they are.
+onnxruntime cannot list them. Adding one again fails if there is one with that name, so names are tried on a copy of the
+options, which onnxruntime makes for each session; the user's own options are not changed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
-class InitializersGiven(Exception):  # noqa: N818 - a reason to leave the model as it is
-    """Options give initializers of the model, or it cannot be seen whether they do."""
+class InitializersGiven(Exception):  # noqa: N818 - a reason not to rewrite the model
+    """Options replace initializers of the model, or it cannot be determined whether they do."""
 
 
 def require_none_of(options: onnxruntime.SessionOptions | None, names: list[str], files: list[str]) -> None:
-    """Raise InitializersGiven where options give one of these initializers, or the data of one of these files."""
+    """Raise InitializersGiven if options replace one of these initializers, or the data of one of these files."""
     if options is None or not isinstance(options, load_host().SessionOptions) or not names:
         return
     try:
         copy = copied(options)
-    except Exception as error:  # a private part of onnxruntime, which may go
+    except Exception as error:  # a private part of onnxruntime, which may be removed
         raise InitializersGiven(
             "It cannot be seen whether the session options give initializers of the model "
             f"({type(error).__name__}: {error}); the session runs it as it is, not rewritten. "

@@ -1,14 +1,14 @@
 """When ONNX Runtime inlines the functions of a model: as it loads the model, or where no execution provider wants them.
 
-By default it inlines while it loads. Before anything else it shows the model to each execution provider once more, and
-for a plug-in provider it copies every weight that lies inside of the file: that is the peak of the session's memory.
-Inlining later spares the copy, but by then ONNX Runtime's basic optimisations are over, and bodies do not get them.
-Those of normfuse's own functions lose little (a bias that ONNX Runtime would have joined with the MatMul before it, see
-limits.md); other functions may, and so may operators of ONNX that ONNX
-Runtime has no kernel for and inlines along with the functions (CastLike in models from PyTorch, say). And where the
-condition of an If turns out to be constant, ONNX Runtime puts the branch into the graph around it and forgets which
-nodes call functions: a call that no provider takes then has no implementation. So functions are inlined late exactly
-where all of them are normfuse's, no such operator is there, and no If holds a call.
+By default it inlines while it loads. Before that it shows the model to each execution provider once more, and for a
+plug-in provider it copies every weight that is stored in the file: that is the peak of the session's memory. Inlining
+later avoids the copy, but after ONNX Runtime's basic optimisations, which bodies then do not get. Those of normfuse's
+own functions lose little (a bias that ONNX Runtime would have fused with the MatMul before it, see limits.md); other
+functions may, and so may operators of ONNX without a kernel in ONNX Runtime, which it inlines along with the functions
+(CastLike in models from PyTorch, say). And if the condition of an If is folded to a constant, ONNX Runtime moves the
+branch into the outer graph and forgets which nodes call functions: a call that no provider claims then has no
+implementation. So functions are inlined late only if all of them are normfuse's, no such operator is present, and no
+If contains a call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 INLINED = frozenset(HOST_OPERATORS["inlined"].names)
 """Operators that ONNX defines by a body, but for those that ONNX Runtime's CPU provider always has a kernel for."""
 
-_LARGEST_NODE = 1 << 20  # bytes; a larger one holds weights, which are not to be read
+_LARGEST_NODE = 1 << 20  # bytes; a larger one has weights, which must not be read
 # Fields of onnx.proto.
 _MODEL_FUNCTIONS, _FUNCTION_DOMAIN = 25, 10
 _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN, _ATTRIBUTE_GRAPHS = 4, 5, 7, (6, 11)
@@ -41,7 +41,7 @@ _NAMES = re.compile("|".join(sorted({*INLINED, "If"})).encode())
 
 
 def choose_inlining(options: onnxruntime.SessionOptions, model: ModelForm) -> None:
-    """Have the functions of a model inlined late where :func:`inlines_late`; a user's own entry stays.
+    """Let ONNX Runtime inline a model's functions late if :func:`inlines_late`; a user's own entry is not changed.
 
     Raises:
         InvalidModelError: The file cannot be read.
@@ -81,7 +81,7 @@ def _holds_call(node: ir.Node) -> bool:
 
 
 def _file_inlines_late(file: BinaryIO) -> bool:
-    """What is no model reads as one without functions, or without the rest: ONNX Runtime has the message for it."""
+    """Data that is no model reads as one without functions, or as a part: ONNX Runtime has the message for it."""
     domains, graphs = set(), []
     for field, start, end in fields(file, 0, file.seek(0, os.SEEK_END)):
         if field == _MODEL_FUNCTIONS:
@@ -96,7 +96,7 @@ def _file_inlines_late(file: BinaryIO) -> bool:
 
 
 def _inlines_early(node: bytes) -> bool:
-    """Whether a serialised node, or one in its subgraphs, is of the operators above or an If that holds a call."""
+    """Whether a serialised node, or one in its subgraphs, is one of these operators or an If with a call inside."""
     return _NAMES.search(node) is not None and any(
         op_type in INLINED or (op_type == "If" and any(domain == OPERATOR_DOMAIN for _, domain, _ in _nodes(inner)))
         for op_type, _, inner in _nodes(node)

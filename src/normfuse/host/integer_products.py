@@ -1,7 +1,7 @@
-"""How ONNX Runtime multiplies integers on this machine: whether sums saturate, and what a product costs.
+"""How ONNX Runtime multiplies 8-bit tensors on this machine: whether sums saturate, and what a product costs.
 
-Both are found by asking it for a product, not by what the processor says of itself: an onnxruntime may be made not to
-see an instruction set, and Arm has others.
+Both are measured on a product, not read from the processor's features: an onnxruntime may be built without an
+instruction set, and Arm has others.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _BYTES = (
 
 @dataclasses.dataclass(frozen=True)
 class IntegerProducts:
-    """What a MatMulInteger of the installed onnxruntime does here."""
+    """Measured facts about MatMulInteger of the installed onnxruntime on this machine."""
 
     saturates: bool
-    """Two products of uint8 and int8 are added in 16 bits, and are wrong where they do not fit: x86 without VNNI."""
+    """Sums of two uint8 x int8 products saturate at 16 bits: x86 without VNNI."""
     cost: Mapping[str, float]
     """Types, such as "uint8 x int8" -> time of a product on one thread / that of a product of float32."""
 
 
 @functools.cache
 def integer_products() -> IntegerProducts:
-    """Measure products of 8 bits, once a process: about a tenth of a second.
+    """Measure 8-bit products, once a process: about 0.1 s.
 
     Raises:
         HostVersionError: onnxruntime is missing.
@@ -57,7 +57,7 @@ def integer_products() -> IntegerProducts:
 
 @functools.cache
 def sums_saturate() -> bool:
-    """Whether sums of integers are wrong here: see `IntegerProducts`. Takes a hundredth of a second, once a process.
+    """Whether sums of 8-bit products saturate here: see `IntegerProducts`. Takes about 10 ms, once a process.
 
     Raises:
         HostVersionError: onnxruntime is missing.

@@ -1,4 +1,4 @@
-"""One question about a model in whatever form a session is created from, answered without reading weights."""
+"""A question about a model in any form that a session takes, answered without reading weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options of a session say for the sake of the model that it is created on."""
+"""The settings that a prepared model needs in the options of its session."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
 SUMMARY = "_normfuse_summary"
 """Attribute of a session: `Needs.summary` of it."""
 
-#: ONNX Runtime's transformer that makes int8 of float weights between a DequantizeLinear and a QuantizeLinear.
+#: ONNX Runtime's transformer that quantises float weights between a DequantizeLinear and a QuantizeLinear to int8.
 QUANTIZES_WEIGHTS = "WeightBiasQuantization"
 
 
 class Needs(NamedTuple):
-    """What the options of a session on a prepared model have to say, and must not: see `sessions.SessionModel`."""
+    """What a session on a prepared model needs from its options and files: see `sessions.SessionModel`."""
 
     keeps_weights: bool
     leaves_qdq: bool
     inlines_late: bool
     disabled: list[str]
-    """Of ONNX Runtime's optimizers, for this model's sake."""
+    """Optimizers of ONNX Runtime that are disabled for this model."""
     initializers: list[str]
-    """Of the model that was given: options that give one of them are for another model."""
+    """Names of the original model's initializers: options that replace one of them make this entry unusable."""
     files: list[str]
-    """That hold data of these."""
+    """Files with the data of these."""
     folder: str
-    """Where files lie that the prepared model has data in; "": it has none."""
+    """The folder of the prepared model's external data; "": it has none."""
     contents: list[list[str]]
-    """Files with data of the model that was given: path, what that resolves to, and the content's hash."""
+    """Files with data of the original model: path, resolved path, and the content's hash."""
     summary: dict[str, object]
     """For the report of an application's sessions: "plan", a line, and "fused", how many sites of each kind."""
     as_given: bool
-    """The session is on the model as it was given: there is nothing to gain in it."""
+    """The session runs the original model: there is nothing to gain."""
     made_up_names: bool
-    """Whether outputs have names of dimensions that the model that was given does not have."""
+    """Whether outputs have names of dimensions that the original model does not have."""
     weights: list[tuple[int, int, int]]
-    """Those that are read from the model that was given: see `shared_weights.Weights`."""
+    """Weights that are read from the original model: see `shared_weights.Weights`."""
     whole: str
-    """The hash of the prepared model with them; "": it has all of its own."""
+    """The hash of the prepared model with these weights; "": the entry has all weights."""
 
     def configure(self, options: onnxruntime.SessionOptions) -> None:
-        """Say it; a user's own entries stay."""
+        """Set these options; a user's own entries are not changed."""
         configure(options, keeps_weights=self.keeps_weights, leaves_qdq=self.leaves_qdq)
         choose_entry(options, INLINE_LATE, "1" if self.inlines_late else "0")
         disable_optimizer(options, *self.disabled)
@@ -65,7 +65,7 @@ class Needs(NamedTuple):
 
 @contextmanager
 def data_in(options: onnxruntime.SessionOptions, folder: str | None) -> Iterator[None]:
-    """Let the external data of a model that is given as bytes lie there; a user's own folder is back afterwards."""
+    """Set the folder of external data for a model in bytes; afterwards a user's own folder is set again."""
     users = users_entry(options, EXTERNAL_DATA_FOLDER)
     if folder and users is None:
         choose_entry(options, EXTERNAL_DATA_FOLDER, folder)
@@ -79,7 +79,7 @@ def data_in(options: onnxruntime.SessionOptions, folder: str | None) -> Iterator
 
 
 def configure(options: onnxruntime.SessionOptions, *, keeps_weights: bool, leaves_qdq: bool) -> None:
-    """Say what ONNX Runtime is to leave; what an earlier session on these options needed is taken back."""
+    """Set what ONNX Runtime must not change; settings that an earlier session needed are reset."""
     switch_optimizer(options, QUANTIZES_WEIGHTS, off=keeps_weights)
     if leaves_qdq or get_entry(options, LEAVES_QDQ) is not None:
         choose_entry(options, LEAVES_QDQ, "1" if leaves_qdq else "0")

@@ -1,4 +1,4 @@
-"""A copy of a user's session options, so that what a session needs is not said in theirs."""
+"""A copy of a user's session options, so that the settings of one session do not change theirs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _LOCKS: WeakKeyDictionary[object, AbstractContextManager[object]] = WeakKeyDicti
 
 
 def lock_of(options: onnxruntime.SessionOptions) -> AbstractContextManager[object]:
-    """Return what lets one thread at a time work with the same options."""
+    """Return a lock, so that one thread at a time works with the same options."""
     return _LOCKS.setdefault(options, threading.RLock())
 
 
 def has_providers(options: onnxruntime.SessionOptions) -> bool:
-    """Whether providers were added to the options themselves; False also where ONNX Runtime cannot say it."""
+    """Whether providers were added to the options themselves; False also if ONNX Runtime cannot tell."""
     return bool(getattr(options, "has_providers", bool)())
 
 
 def copied(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """Return a copy; providers and libraries of operators that were added to the options are not in it.
 
-    ONNX Runtime cannot copy options, but a session has a copy of its own, and hands that out. It is created, and not
-    initialised, on a tiny model; where it begins a file of profiles, that goes.
+    ONNX Runtime cannot copy options, but a session has a copy of its own, and gives access to it. It is created on a
+    tiny model, and not initialised; if it begins a file of profiles, that is removed.
     """
     state: Any = import_host().capi._pybind_state
     session = state.InferenceSession(options, _TINY, False, False)

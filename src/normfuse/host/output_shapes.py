@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def forget_made_up_names(session: onnxruntime.InferenceSession) -> None:
-    """Let a session's outputs have no names for dimensions that have none in the model that was given.
+    """Remove the names of output dimensions that have none in the original model.
 
-    A custom operator has to give a dimension that it does not know a name (ep/custom_ops/shape_inference.cc), and ONNX
-    Runtime takes that for the name of an output's dimension.
+    A custom operator must name a dimension that it does not know (ep/custom_ops/shape_inference.cc), and ONNX Runtime
+    reports that as the name of an output's dimension.
     """
     outputs, affected = _outputs(session), _affected(session)
     if affected:
@@ -29,7 +29,7 @@ def forget_made_up_names(session: onnxruntime.InferenceSession) -> None:
 
 
 def has_made_up_names(session: onnxruntime.InferenceSession) -> bool:
-    """Whether there is something to forget."""
+    """Whether there are such names to remove."""
     return bool(_affected(session))
 
 

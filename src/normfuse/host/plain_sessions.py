@@ -11,7 +11,7 @@ from normfuse.host.versions import import_host
 INNER_MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 #: The method that ``__init__``, ``set_providers`` and the fallback call to create a session.
 CREATION = "_create_inference_session"
-#: Attribute of what stands in for that method: the method as it was.
+#: Attribute of the replacement of that method: the original method.
 ORIGINAL = "_normfuse_original"
 
 
@@ -37,10 +37,10 @@ def plain_session(*arguments: Any, **named: Any) -> Any:
 
 
 def recreate_from(session: Any, model: str | bytes) -> None:
-    """Let a session keep a path or bytes of a model with the same results, in the place of what it was created from.
+    """Let a session store a path or bytes of a model with the same results, instead of the prepared model.
 
-    onnxruntime's class keeps bytes, to create it once more when its providers are set again, for as long as it lives:
-    of a rewritten model a second copy of all weights.
+    onnxruntime's class stores the bytes of its model as long as it lives, to be created again with other providers:
+    for a rewritten model that is a second copy of all weights.
     """
     if not hasattr(session, "_model_path") or not hasattr(session, "_model_bytes"):
         return  # a version that keeps something else, or nothing

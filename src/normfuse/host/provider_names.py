@@ -1,4 +1,4 @@
-"""What the arguments ``providers`` and ``provider_options`` of a session ask for."""
+"""The arguments ``providers`` and ``provider_options`` of a session."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from normfuse.host.plain_sessions import INNER_MODULE
 from normfuse.host.versions import import_host
 
 _CPU = "CPUExecutionProvider"
-# Runs nodes of a domain of its own only, and stands first in get_available_providers() of the usual package.
+# Runs nodes of its own domain only, and is first in get_available_providers() of the usual package.
 _AZURE = "AzureExecutionProvider"
 
 
 class ProviderNames(NamedTuple):
-    """The names of the providers that are asked for; what onnxruntime will object to stays unnoticed here."""
+    """The names of the requested providers; faults that onnxruntime reports are not checked here."""
 
     names: tuple[str, ...]
     available: tuple[str, ...]
-    """Of those, or by default: what is there."""
+    """The available ones among them, or by default all."""
     unknown: str | None
     """One that onnxruntime has never heard of: it raises an error, or falls back."""
 
@@ -40,7 +40,7 @@ class ProviderNames(NamedTuple):
         return cls(names, tuple(name for name in names or built_in if name in there), unknown)
 
     def reason(self, *, falls_back: bool = True) -> str | None:
-        """Return why a session with these is left alone; None: it would run on the CPU's provider."""
+        """Return why a session with these runs without normfuse; None: it would run on the CPU's provider."""
         if self.unknown is not None and not falls_back:
             return f"it asks for {self.unknown}, which onnxruntime does not know"
         if self.names and not self.available:
@@ -51,13 +51,13 @@ class ProviderNames(NamedTuple):
         return None if first == _CPU else f"it runs on {first}"
 
     def check(self, providers: Any, provider_options: Any) -> None:
-        """Let onnxruntime object to the arguments and warn of them, as it does for a plain session."""
+        """Let onnxruntime check the arguments, and warn of them, as for a plain session."""
         check = getattr(importlib.import_module(INNER_MODULE), "check_and_normalize_provider_args", None)
         if check is not None:
             check(providers, provider_options, import_host().get_available_providers())
 
     def tell(self, session: Any) -> None:
-        """Let a session say that it has the providers that a plain one would have."""
+        """Let a session report the providers that a plain one would have."""
         asked = self.available if self.names else ()
         names = [*asked, *([] if _CPU in asked else [_CPU])]
         session._providers = names

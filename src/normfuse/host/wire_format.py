@@ -14,20 +14,20 @@ _LONGEST_VARINT = 10
 
 
 def read(file: BinaryIO, start: int, end: int) -> bytes:
-    """Return the bytes that lie there."""
+    """Return the bytes of a range."""
     file.seek(start)
     return file.read(end - start)
 
 
 def fields(file: BinaryIO, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of each field of bytes in the message that lies there."""
+    """Yield number, start and end of each field of bytes in the message of a range."""
     for field, value, start, stop in _parts(file, position, end):
         if value is None:
             yield field, start, stop
 
 
 def first_number(file: BinaryIO, position: int, end: int, wanted: int) -> int | None:
-    """Return the first number in field ``wanted`` of the message that lies there; None: it has none."""
+    """Return the first number in field ``wanted`` of the message of a range; None: it has none."""
     numbers = (value for field, value, _, _ in _parts(file, position, end) if field == wanted and value is not None)
     return next(numbers, None)
 

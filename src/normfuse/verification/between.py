@@ -27,7 +27,7 @@ def showing(model: ir.Model, names: Iterable[str]) -> onnxruntime.InferenceSessi
 
 
 def run_part(session: onnxruntime.InferenceSession, known: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """Return what a part of a model (:func:`part_model`) makes of values of the original."""
+    """Return the results of a part of a model (:func:`part_model`) for values of the original."""
     given = {given_name(name): value for name, value in known.items()}
     return run_all(session, [{value.name: given[value.name] for value in session.get_inputs()}], budget)[0]
 

@@ -75,7 +75,7 @@ class Budget:
 
     @property
     def message(self) -> str:
-        """What is said where the time is used up."""
+        """The message when the time is used up."""
         return f"the {self.seconds:g} s for the verification are over"
 
 

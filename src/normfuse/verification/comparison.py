@@ -1,9 +1,9 @@
-"""How far one result lies from another.
+"""The error of one result relative to another.
 
 The *error* of a floating-point output is the largest ``|b - a| / max(|a|, rms(a))``; ``a`` is the reference, ``b``
 the result under test and ``rms(a)`` the root mean square of the whole reference tensor: relative for elements of usual
-size, and not blown up by those that happen to lie near zero; of a reference of zeros it is absolute. Elements that are
-larger than all others by far, such as the -1e9 of a mask, are no part of it. A NaN equals a NaN, an infinity the same
+size, and not amplified by those that happen to be near zero; of a reference of zeros it is absolute. Elements that are
+larger than all others by far, such as the -1e9 of a mask, are ignored. A NaN equals a NaN, an infinity the same
 infinity.
 
 Quantised models jump by whole steps at the slightest difference in rounding; ONNX Runtime's own optimisation levels
@@ -33,7 +33,7 @@ _TOLERANCES = {
     ir.DataType.FLOAT: 1e-4,
     ir.DataType.DOUBLE: 1e-9,
 }
-# Between the numbers of a tensor and what fills it, and the least share of such numbers.
+# Least ratio of fill values to a tensor's other numbers, and the least share of the latter.
 _GAP, _OWN_SHARE = 1000.0, 0.01
 QUANTIZED_TOLERANCE = 1e-3
 QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
@@ -66,7 +66,7 @@ class OutputComparison:
 
 @dataclasses.dataclass
 class Difference:
-    """Collects how far one output is from its reference, sample by sample."""
+    """Collects the error of one output against its reference, sample by sample."""
 
     name: str
     quantized: bool
@@ -82,7 +82,7 @@ class Difference:
     """Largest lead, relative as ``error``, that the reference's top element had in a row that disagrees."""
 
     def add(self, reference: Any, result: Any) -> None:
-        """Take in one sample."""
+        """Add one sample."""
         expected, got = np.asarray(reference), np.asarray(result)
         self.dtype = str(expected.dtype)
         if expected.shape != got.shape or expected.dtype != got.dtype:
@@ -149,11 +149,11 @@ class Difference:
 
 
 def usual_size(sizes: np.ndarray) -> float:
-    """Return the root mean square of absolute values, without what fills a tensor beside its own numbers."""
+    """Return the root mean square of absolute values, without the values that fill a tensor, such as masks."""
     largest = float(sizes.max(initial=0.0))
     if largest > _GAP:
         is_own = sizes <= largest / _GAP
-        # All others are of the fill's size; and what rounding leaves of zeros is no number of its own.
+        # All others are as large as the fill; rounding errors of zeros do not count as numbers.
         if (
             is_own.mean() > _OWN_SHARE
             and sizes[is_own].max() > 1 / _GAP
@@ -178,7 +178,7 @@ def flatten(name: str, value: Any) -> Iterable[tuple[str, Any]]:
 def differences(
     expected: Iterable[dict[str, Any]], results: Iterable[dict[str, Any]], quantized: bool
 ) -> list[Difference]:
-    """Return how far each output is from its reference, over all samples."""
+    """Return the error of each output against its reference, over all samples."""
     found: dict[str, Difference] = {}
     for reference, result in zip(expected, results, strict=True):
         for name, value in reference.items():
@@ -189,7 +189,7 @@ def differences(
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Say whether activations are quantised anywhere in the model."""
+    """Return whether activations are quantised anywhere in the model."""
     return any(
         node.op_type in _QUANTIZING or node.op_type.startswith("QLinear")
         for graph in (*model.graphs(), *model.functions.values())

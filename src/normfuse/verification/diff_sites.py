@@ -1,8 +1,8 @@
 """The sites at which two versions of a model differ as graphs.
 
-Nodes that both have, with the same attributes, weights and inputs, compute the same in both. What is left of the
-optimised graph falls into sites: each computes a value that the original has by name, from values that the original
-has by name. So each can be run by itself, on the original's own values; and where all of them are right, so is the
+Nodes that both have, with the same attributes, weights and inputs, compute the same in both. The rest of the
+optimised graph consists of sites: each computes a value that the original has by name, from values that the original
+has by name. So each can be run by itself, on the original's own values; and if all of them are right, so is the
 whole.
 """
 
@@ -28,13 +28,13 @@ class DiffSite:
     original: ir.Value
     """The value in the original."""
     original_inputs: tuple[str, ...]
-    """What it is computed from there."""
+    """The values that it is computed from there."""
     nodes: tuple[ir.Node, ...]
-    """The original's nodes between them, the last one first."""
+    """The nodes that compute it in the original, the last one first."""
     optimized_nodes: tuple[ir.Node, ...]
-    """The optimised graph's."""
+    """The nodes that compute it in the optimised graph."""
     is_rewritten: bool
-    """Whether the optimised graph has other nodes there: else they only run together as one."""
+    """Whether the optimised graph has other nodes there; otherwise they are only run as one."""
 
     def all_nodes(self, model: ir.Model) -> list[ir.Node]:
         """Return the original's nodes with those of their subgraphs and of the functions that they call."""
@@ -46,7 +46,7 @@ class DiffSite:
 
 
 def given_name(name: str) -> str:
-    """Return the name of the input that stands for a value of the original."""
+    """Return the name of the input that replaces a value of the original."""
     return f"{name} of the original"
 
 
@@ -63,7 +63,7 @@ def diff_sites(
         optimized: The same model, rewritten.
         fused_elsewhere: Names of the optimised model's nodes that run together as one, for each such group: they count
             as different, and the values between them as not there.
-        unrelated: Names that stand for different values in the two.
+        unrelated: Names of different values in the two.
     """
     ours = {value.name: value for node in optimized.graph for value in node.outputs if value.name}
     theirs = {value.name: value for node in original.graph for value in node.outputs if value.name}
@@ -100,13 +100,13 @@ def part_model(model: ir.Model, values: Sequence[str], given: Mapping[str, np.nd
     part.graph.outputs.clear()
     part.graph.outputs.extend(by_name[name] for name in values)
     for name, array in given.items():
-        # Of a tensor of unknown rank ONNX Runtime would take what a custom operator makes for one without dimensions.
+        # For a tensor of unknown rank ONNX Runtime would take the result of a custom operator for a scalar.
         dtype, shape = ir.DataType.from_numpy(array.dtype), ir.Shape([None] * array.ndim)
         value = ir.Value(name=given_name(name), type=ir.TensorType(dtype), shape=shape)
         for use in tuple(by_name[name].uses()):
             use.node.replace_input_with(use.idx, value)
         part.graph.inputs.append(value)
-    # What the nodes in the subgraphs of a node read counts as used, even when that node is gone.
+    # Values that nodes in subgraphs of a node read count as used, even after that node is removed.
     needed = set(slice_of(part.graph.outputs, ())[1])
     for node in part.graph:
         if node not in needed:
@@ -128,7 +128,7 @@ def _forget_inner_inputs(node: ir.Node) -> None:
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield what a node reads, in its subgraphs too; values of the subgraphs themselves included."""
+    """Yield the values that a node and its subgraphs read, including values of the subgraphs themselves."""
     yield from (value for value in node.inputs if value is not None)
     for graph in inner_graphs(node):
         yield from graph.outputs
@@ -148,7 +148,7 @@ def _inside(model: ir.Model, group: frozenset[str]) -> Iterator[str]:
 
 
 def slice_of(values: Iterable[ir.Value], known: Collection[str | None]) -> tuple[tuple[str, ...], tuple[ir.Node, ...]]:
-    """Return what values are computed from, going back to known values, and the nodes on the way."""
+    """Return the known values that some values are computed from, and the nodes between."""
     inputs: dict[str, None] = {}
     nodes: dict[ir.Node, None] = {}
     pending = [value.producer() for value in values]
@@ -168,7 +168,7 @@ def slice_of(values: Iterable[ir.Value], known: Collection[str | None]) -> tuple
 
 
 class _Same:
-    """Says whether the original has a node of the optimised model as well."""
+    """Finds out whether a node of the optimised model is also in the original."""
 
     def __init__(self, original: ir.Model, optimized: ir.Model, theirs: dict[str, ir.Value]) -> None:
         self._theirs = theirs
@@ -178,7 +178,7 @@ class _Same:
             if key in original.functions
         }
         self._other_functions = {key for key in (*original.functions, *optimized.functions) if not functions.get(key)}
-        # Operators may mean something else in another version.
+        # Operators may have another meaning in another version.
         self._other_domains = {
             domain
             for domain, version in optimized.opset_imports.items()
@@ -227,7 +227,7 @@ def _all_reads(node: ir.Node) -> Iterator[ir.Value | None]:
 
 
 def constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of an initialiser, also where a run may replace it, or of a Constant node."""
+    """Return the tensor of an initializer, even if a run may replace it, or of a Constant node."""
     if value.is_initializer():
         return value.const_value
     producer = value.producer()

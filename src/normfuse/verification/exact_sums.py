@@ -1,6 +1,6 @@
-"""Models to be compared with exact products of integers, where those of either saturate on this machine.
+"""Models with exact 8-bit products to compare, if products of either model saturate on this machine.
 
-Two right models may differ there, and what is wrong in one may not show.
+There two right models may differ, and faults of one may not show.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from normfuse.verification.samples import reference
 
 @dataclasses.dataclass(frozen=True)
 class ExactForms:
-    """Two models with exact products, where those of either may saturate on this machine."""
+    """Two models with exact products, for models whose products may saturate on this machine."""
 
     original: ir.Model
     optimized: ir.Model
     products: int
-    """How many may saturate in the original; where none does, in the other model."""
+    """The number of products that may saturate in the original; if there are none, in the other model."""
     inexact: int
-    """How many may in the form of the other model."""
+    """The number that may still saturate in the form of the other model."""
 
 
 def exact_forms(original: ir.Model, optimized: ir.Model) -> ExactForms | None:
-    """Return forms of two models that can be compared on this machine; None: they can be compared as they are."""
+    """Return forms of two models that can be compared on this machine; None: no other forms are needed."""
     try:
         for model in (original, optimized):
             require_memory(model)
@@ -44,12 +44,12 @@ def exact_forms(original: ir.Model, optimized: ir.Model) -> ExactForms | None:
         forms = with_exact_sums(original, optimized)
         inexact = saturating_products(forms[1], "the form with exact sums")
     except NormfuseError:
-        return None  # what is wrong with a model is said where it is to be run
+        return None  # faults of a model are reported when it is run
     return ExactForms(forms[0], forms[1], products, inexact)
 
 
 def moved_by_saturation(source: Source) -> float | None:
-    """Return how far saturating sums move a model's outputs on this machine, on one input; None: it cannot be run."""
+    """Return the error by saturation in a model's outputs on this machine, on one input; None: it cannot be run."""
     try:
         fed, expected = reference(with_exact_sums(source.model)[0], source.name, None, 1, 0, typical=True)
         results = run_all(open_session(source.model, source.name), fed)

@@ -1,7 +1,7 @@
-"""What a site computes exactly: the original's own nodes in float64, by onnx's reference implementation.
+"""The exact values of a site: the original's own nodes in float64, by onnx's reference implementation.
 
-A value within its own rounding of a rounding tie of a quantiser may go either way, and so may the exact one: the result
-is a range, with each quantiser on the way rounding a little higher and a little lower.
+A value may be so near to a rounding tie of a quantiser that its own rounding error decides, and so may the exact value:
+the result is a range, for which each quantiser rounds slightly higher and slightly lower values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from normfuse.verification.diff_sites import DiffSite, reads
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-# In which direction one quantiser and the next round.
+# The directions in which one quantiser and the next round.
 _DIRECTIONS = ((-1, -1), (1, 1), (-1, 1), (1, -1))
 # How far a value may be from what is quantised exactly: in steps, more where a kernel's activation may be less exact,
 # relative to its own size what float32 may be, and at most so many steps of what the original itself is off.
@@ -32,7 +32,7 @@ _STEPS_OFF_ACTIVATED = 0.001
 _ACTIVATIONS = {"Erf", "Exp", "FastGelu", "Gelu", "Mish", "Sigmoid", "Softplus", "Swish", "Tanh"}
 _FLOAT32_OFF = 2.0**-21
 _MOST_OFF = 0.25
-# Larger sites take too long, and so do loops.
+# Larger sites take too long, as do loops.
 _MOST_NODES = 200
 _MOST_ELEMENTS = 1 << 24
 
@@ -41,7 +41,7 @@ _Proto = TypeVar("_Proto", onnx.GraphProto, onnx.FunctionProto)
 
 
 class ExactRange:
-    """Where the exact value of each element lies.
+    """The range of the exact value of each element.
 
     Attributes:
         low: The least.
@@ -49,12 +49,12 @@ class ExactRange:
     """
 
     def __init__(self, values: list[np.ndarray]) -> None:
-        """Take in the value by each direction of rounding."""
+        """Take the values for each direction of rounding."""
         self.low = np.minimum.reduce(values)
         self.high = np.maximum.reduce(values)
 
     def distance(self, result: np.ndarray) -> np.ndarray:
-        """Return how far from it each element of a result is; infinite for a NaN or an infinity on one side only."""
+        """Return each element's distance from the range; infinite for a NaN or an infinity on one side only."""
         got = result.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.array(np.maximum(np.maximum(self.low - got, got - self.high), 0.0))
@@ -66,7 +66,7 @@ class ExactRange:
 
 
 def quantizer_inputs(site: DiffSite) -> list[str]:
-    """Return the names of what a site quantises: how exact the original's own are says how near a tie is."""
+    """Return the names of the values that a site quantises: their error in the original decides what is near a tie."""
     read = (node.inputs[0] for node in site.nodes if _is_quantizer(node))
     return [value.name for value in read if value is not None and value.name and not value.is_initializer()]
 
@@ -74,7 +74,7 @@ def quantizer_inputs(site: DiffSite) -> list[str]:
 def exact_range(
     site: DiffSite, model: ir.Model, known: Arrays, budget: Budget, *, may_skip: bool = False
 ) -> ExactRange | None:
-    """Return what a site of the original computes from known values; None where that cannot be found out.
+    """Return the exact results of a site of the original from known values; None: they cannot be computed.
 
     Args:
         site: The site.
@@ -97,21 +97,21 @@ def exact_range(
         values = [_Exact(site, model, known, budget, each).of(site.original) for each in directions]
         if may_skip:
             unrounded = _Exact(site, model, known, budget, None).of(site.original)
-            # Where the result is an integer, it was rounded last.
+            # If the result is quantised, it was rounded last.
             half = 0.0 if known[site.value].dtype.kind == "f" else 0.5 + _STEPS_OFF_ACTIVATED
             values += [unrounded - half, unrounded + half]
         return ExactRange([np.asarray(value, np.float64) for value in values])
     except OutOfTime:
         raise
-    except Exception:  # what the reference implementation lacks, it says by any exception
+    except Exception:  # the reference implementation reports what it lacks by any exception
         return None
 
 
 def in_float16(site: DiffSite, model: ir.Model, known: Arrays, budget: Budget) -> np.ndarray | None:
-    """Return what a site of float16 alone computes if each operator rounds its result; None for any other site.
+    """Return the results of a float16 site if each operator rounds its result; None for any other site.
 
-    ONNX Runtime's CPU provider has few operators in float16: in the original it computes several, one behind the other,
-    in float32, and rounds less than the model says.
+    ONNX Runtime's CPU provider has few operators in float16: in the original it computes consecutive ones
+    in float32, and rounds less often than the model says.
 
     Raises:
         OutOfTime: The time did not last.
@@ -225,7 +225,7 @@ class _Exact:
         return stored.astype(np.uint8), scale, zero.astype(np.uint8)
 
     def _rounded(self, steps: np.ndarray, off: Any) -> np.ndarray:
-        """Round to integers what may be off by so much, in the direction whose turn it is."""
+        """Round values that may be off by so much to integers, in the current direction."""
         return steps if self._directions is None else np.rint(steps + next(self._directions) * off)
 
 

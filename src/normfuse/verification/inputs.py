@@ -27,7 +27,7 @@ Inputs: TypeAlias = (
 )
 
 # Sizes for one kind of dimension each, tried one after the other until the model accepts them: small ones take little
-# time, and blow rounding up least.
+# time, and amplify rounding errors least.
 _PROFILES: tuple[dict[str, int], ...] = (
     {"batch": 1, "length": 2, "spatial": 8, "channels": 3, "past": 1},
     {"batch": 3, "length": 7, "spatial": 32, "channels": 3, "past": 1},
@@ -40,15 +40,15 @@ _PROFILES: tuple[dict[str, int], ...] = (
     {"batch": 1, "length": 1, "spatial": 1, "channels": 1, "past": 1},
 )
 TYPICAL_PROFILE = 2
-"""Of a usual size, for measuring speed."""
+"""Sizes of usual inputs, for measuring speed."""
 Style: TypeAlias = Literal["random", "padded", "ramps", "smooth"]
 STYLES: tuple[Style, ...] = ("random", "padded", "ramps", "smooth")
-"""What samples are, one after the other: kernels choose by the values, and some faults show on no noise."""
+"""The styles of samples, in turn: kernels take branches by the values, and noise does not show all faults."""
 _IMAGE_CHANNELS = (1, 3, 4)
 _WAVES = 3.0
 MOST_BYTES = 4 << 30
-"""Larger tensors are neither made nor asked of ONNX Runtime: a model needs memory for several at a time."""
-# Operators that hand the values of an index tensor on unchanged.
+"""Limit of tensors that are made or that ONNX Runtime has to compute: a model needs memory for several at a time."""
+# Operators that pass the values of an index tensor on unchanged.
 _PASSES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape"),
     *("Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
@@ -179,7 +179,7 @@ def read_inputs(inputs: Inputs) -> Iterator[tuple[str, Mapping[str, np.ndarray]]
         except PermissionError as error:
             raise OptionError(f"Cannot read {path}: permission denied.") from error
         except (OSError, ValueError, EOFError, BadZipFile) as error:
-            # What NumPy says of any other file is to load it unsafely, as a pickle.
+            # For any other file NumPy's message says to load it unsafely, as a pickle.
             raise OptionError(
                 f"{path} is damaged, or not an .npz file of plain arrays; make one with numpy.savez(path, **inputs)."
             ) from error
@@ -263,7 +263,7 @@ def _dimension_kind(name: str, axis: int, signature: _Signature) -> str:
 
 
 def _channel_axis(dims: tuple[int | str, ...]) -> int:
-    """Where the channels of an image stand: last, as TensorFlow has them, if only that is a number, and a usual one."""
+    """The dimension of an image's channels: last, as TensorFlow has them, if only that is a number, and a usual one."""
     return len(dims) - 1 if isinstance(dims[1], str) and dims[-1] in _IMAGE_CHANNELS else 1
 
 
@@ -302,7 +302,7 @@ def _values(
 
 
 def _neighbours(signature: _Signature) -> list[int]:
-    """The dimensions along which values are each other's neighbours: the last two, or a picture's height and width."""
+    """The dimensions along which values are neighbours: the last two, or an image's height and width."""
     rank = len(signature.dims)
     if rank == 4 and signature.dims[3] in _IMAGE_CHANNELS and signature.dims[1] not in _IMAGE_CHANNELS:
         return [-3, -2]
@@ -310,7 +310,7 @@ def _neighbours(signature: _Signature) -> list[int]:
 
 
 def _styled(noise: np.ndarray, style: Style, axes: list[int], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of a style that are of the noise's size; the noise itself where there is nothing to choose."""
+    """Numbers of a style, as large as the noise; the noise itself if the style does not apply."""
     if not axes or noise.size < 2:
         return noise
     values = noise
@@ -339,7 +339,7 @@ def _padded(values: np.ndarray, axes: list[int], rng: np.random.Generator) -> np
 
 
 def _ramps(shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Rows along a dimension, steeper and steeper ramps and between them constant ones."""
+    """Rows along a dimension: ever steeper ramps, with constant rows between them."""
     rest = [size for number, size in enumerate(shape) if number - len(shape) != axis]
     number = np.arange(np.prod(rest, dtype=np.int64)).reshape(*rest, 1)
     rows = np.where(number % 2, 1.0, np.linspace(0.0, 1.0, shape[axis])) * (number + 1) / max(1, number.size // 4)

@@ -1,4 +1,4 @@
-"""What a model would take to run, known before ONNX Runtime is asked to."""
+"""The memory that a model would need, estimated before ONNX Runtime runs it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from normfuse.errors import InvalidModelError
 from normfuse.graph_rewrites.engine.inference import infer_types
 from normfuse.verification.inputs import MOST_BYTES, Sample, TooLarge
 
-_NAME_BYTES = 8.0  # of a string
+_NAME_BYTES = 8.0  # for each string
 _BATCH_BYTES = 1 << 30
 _Item = TypeVar("_Item")
 
 
 def require_memory(model: ir.Model) -> None:
-    """Raise TooLarge if a tensor of the model is larger, by the sizes that are known, than is asked of a machine.
+    """Raise TooLarge if a tensor of the model, by its known sizes, is larger than the limit.
 
-    A file of a few hundred bytes can ask for terabytes. Dimensions that are not known count as 1.
+    A file of a few hundred bytes can ask for terabytes. Unknown dimensions count as 1.
     """
     for name, dtype, shape in _tensors(model):
         needed = math.prod(shape) * _element_bytes(dtype)
@@ -54,7 +54,7 @@ def _tensors(model: ir.Model) -> Iterator[tuple[str, ir.DataType | None, tuple[i
     try:
         tables = infer_types(model)
     except InvalidModelError:
-        return  # ONNX Runtime says it better
+        return  # ONNX Runtime has the better message
     for graph in model.graphs():
         inferred = tables.get(graph)
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):

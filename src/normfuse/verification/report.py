@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The report of a verification."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ComparedRun(Document):
     """"with normfuse" or "without normfuse" (the portable bodies, run by ONNX Runtime alone)."""
     outputs: tuple[OutputComparison, ...]
     samples: int = 0
-    """How many were compared."""
+    """The number of compared samples."""
 
     @property
     def passed(self) -> bool:
@@ -46,7 +46,7 @@ class ComparedSites:
     """Those whose results are the original's within rounding, or as near to the exact ones (in float64), by every way
     of running."""
     samples: int
-    """On how many inputs they were compared."""
+    """The number of inputs on which they were compared."""
     error: float
     """The largest difference from the original at those that are right."""
     same_nodes: int
@@ -77,7 +77,7 @@ class Saturation:
     products: int
     """How many products of a model have weights large enough for that."""
     inexact: int
-    """How many of them saturate in what was compared, too, because their weights are not constant."""
+    """How many of them saturate in the compared forms, too, because their weights are not constant."""
     error: float | None = None
     """How far results of the optimised model as it is are from those with exact sums here, on the first sample and as
     the first of the runs; None: not measured."""
@@ -118,7 +118,7 @@ class VerificationReport(Document):
     seconds: Seconds = 0.0
     """How long the verification took."""
     undecided_because: str = ""
-    """Where it is undecided: why, as a sentence."""
+    """If it is undecided: the reason, as a sentence."""
     diff_sites: ComparedSites | None = None
     """The comparison site by site, which decides; None where outputs do: by the user's own limit, or in no time."""
     warnings: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class VerificationReport(Document):
     first_site: Site | None = dataclasses.field(default=None, metadata=BY_NAME)
     """If it failed: the first fused site whose result differs."""
     saturation: Saturation | None = None
-    """Where sums of integers saturate on this machine: what was done about it; None: they do not."""
+    """If sums of 8-bit products saturate on this machine: what was done about it; None: they do not."""
 
     @property
     def passed(self) -> bool:

@@ -40,10 +40,10 @@ VERIFY_SECONDS = 60.0
 """How long a verification may take unless another time is asked for."""
 FLOAT_SAMPLES = 4
 QUANTIZED_SAMPLES = 16
-# Of the whole time: when the first and the second way of running the optimised model have to be done. What is left is
-# for the sites.
+# Shares of the whole time by the end of which the first and the second way of running the optimised model must be done.
+# The rest is for the sites.
 _SHARES = 0.35, 0.45
-# How often names are looked for that stand for different values in the two models.
+# How often names of different values in the two models are searched for.
 _ROUNDS = 4
 
 Progress: TypeAlias = Callable[[str], None]
@@ -157,12 +157,12 @@ class _Models:
     optimized: ir.Model
     names: tuple[str, str]
     claim_report: Path
-    """Where the execution provider says what it takes of the second one."""
+    """The file in which the execution provider reports the chains that it claims of the second one."""
 
 
 @dataclasses.dataclass
 class _Tried:
-    """One way of running the optimised model, and what came of it."""
+    """One way of running the optimised model, and its results."""
 
     way: Way
     results: Outputs
@@ -179,7 +179,7 @@ class _Verification:
         self._comparing = comparing
         self._budget = Budget(comparing.seconds)
         self._tell = tell
-        # What the provider says of a form with exact sums is nobody's business.
+        # The provider's report on a form with exact sums is of no use to the user.
         report = models.claim_report
         self._claim_report = report if exact is None else report.with_name(f"exact {report.name}")
         self._quantized = is_quantized(models.original)
@@ -378,7 +378,7 @@ def _site_of_value(optimized: ir.Model, original: ir.Model, value: str, sites: S
 
 
 def _claimed(report: Path) -> tuple[tuple[str, ...], ...]:
-    """The nodes of each chain that the execution provider took, by a claim report."""
+    """The nodes of each chain that the execution provider claimed, by a claim report."""
     return tuple(tuple(line["nodes"]) for line in read_claim_report(report) if line["claimed"])
 
 

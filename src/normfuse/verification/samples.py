@@ -1,4 +1,4 @@
-"""The inputs that two models are compared on, and what the original makes of them."""
+"""The inputs on which two models are compared, and the original's results for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZES_TRIED = 3
 _ATTEMPTS = 4
 """For each sample: a model may accept some numbers only."""
 _SHARE = 0.25
-"""Of the whole time, for what the original makes of the inputs."""
+"""Share of the whole time for the runs of the original."""
 
 
 def reference(
@@ -37,7 +37,7 @@ def reference(
     budget: Budget | None = None,
     tell: Callable[[str], None] = lambda what: None,
 ) -> tuple[list[Sample], Outputs]:
-    """Return inputs, made or a user's, and what the model makes of them without any graph optimisation.
+    """Return inputs, made or a user's, and the model's results for them without any graph optimisation.
 
     Args:
         model: The model.

@@ -32,24 +32,24 @@ Values = Mapping[str, Any]
 
 # Some units in the last place: the rounding of a chain, not of a whole model.
 _TOLERANCES = {"float16": 1e-3, "float32": 1e-5, "float64": 1e-9}
-# How much less exact a result may be than the original's, in its row and on average: at rounding ties chance decides.
+# How much less exact than the original's a result may be, in its row and on average: rounding ties are chance.
 _ROW_FACTOR = 2.0
 _RMS_FACTOR = 1.1
-# How far off what each operator rounds to float16 may be to count: more overflowed on the way.
+# The largest error of results that are rounded to float16 by each operator: beyond it, something overflowed.
 _MOST_ROUNDED = 1e-2
-# What all values may be off on average, of what each may.
+# The error that is allowed on average, as a share of the one allowed for each value.
 _RMS_SHARE = 0.5
-# If more of the original's own values are that far off, what counts as exact is not: the reference implementation knows
-# most operators in their last version only.
+# If more of the original's own values are so far off, the exact ones are wrong: the reference implementation has most
+# operators in their last version only.
 _FAR, _SHARE_FAR = 0.1, 0.5
-# Of quantised values of which the exact ones are not known: the share that may be one step off.
+# The share of quantised values that may be one step off if the exact ones are unknown.
 _SHARE_OFF = 0.01
-# The exact range has every combination of what two quantisers may do at ties. Behind more of them some elements may be
-# a step off: of all at most this share, or so many.
+# The exact range covers every combination of two quantisers at rounding ties. After more of them some elements may be a
+# step off: at most this share of all, or so many.
 _COMBINED, _SHARE_TURNED, _FEW = 2, 1e-3, 3
-# A value that is so far off is another one by the same name, if the outputs agree all the same.
+# A value that is so far off is a different one with the same name, if the outputs agree nevertheless.
 _UNRELATED = 0.5
-# Stands among the rules of a node for which a requantisation inside the chain was removed, as the user allowed.
+# Among the rules of a node: a requantisation inside the chain was removed, as the user allowed.
 _SKIPPED = "requantization removed"
 _RULES = "normfuse.rules"
 
@@ -67,23 +67,23 @@ class Way:
 
 @dataclasses.dataclass
 class Found:
-    """What was found at the sites, over all samples and ways of running."""
+    """The findings at the sites, over all samples and ways of running."""
 
     sites: int
     same_nodes: int
     samples: int
-    """On how many the sites were compared."""
+    """The number of samples on which sites were compared."""
     out_of_time: bool = False
     error: float = 0.0
-    """The largest of those that are right."""
+    """The largest error of those that are right."""
     wrong: dict[str, float] = dataclasses.field(default_factory=dict)
     """Value that differs -> its error, in the order of the graph."""
     unknown: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Values of which the exact ones are not known -> how far they are off, 0 where they could not be computed."""
+    """Values whose exact ones are unknown -> their error, 0 if they could not be computed."""
 
     @property
     def unrelated(self) -> list[str]:
-        """The values that are so far off that they may be different ones by the same name."""
+        """The values that are so far off that they may be different ones with the same name."""
         return [name for name, error in self.wrong.items() if error > _UNRELATED]
 
 
@@ -106,7 +106,7 @@ class SiteComparer:
         self.names_may_differ = not any(rules)
 
     def compare(self, ways: Sequence[Way], fed: Sequence[Sample], unrelated: Collection[str] = ()) -> Found:
-        """Return what was found on some samples, as far as the time lasts; ``unrelated``: see :func:`diff_sites`."""
+        """Return the findings on some samples, within the time; ``unrelated``: see :func:`diff_sites`."""
         fused = [chain for way in ways for chain in way.fused]
         sites, same_nodes = diff_sites(self._original, self._optimized, fused, unrelated)
         found = Found(len(sites), same_nodes, len(fed))
@@ -131,7 +131,7 @@ class SiteComparer:
     def _compare_batch(
         self, sites: list[DiffSite], ways: Sequence[Way], fed: Sequence[Sample], found: Found, share: float
     ) -> int:
-        """Compare some sites; gives on how many samples that was done."""
+        """Compare some sites; return the number of samples."""
         batch: _Batch | None = None
         done = 0
         try:
@@ -171,7 +171,7 @@ class SiteComparer:
                 found.wrong[site.value] = error
 
     def _stress(self, batch: _Batch, known: Values, found: Found) -> None:
-        """Compare the sites on values that no sample has: what is known to be wrong counts, or a branch not judged."""
+        """Compare the sites on values that no sample has: only proven faults count, or a branch that is not judged."""
         self._tell("verifying: the rewritten sites, on unusual values")
         try:
             stress = Stress(batch.sites, self._original, known)
@@ -191,7 +191,7 @@ class SiteComparer:
             return  # one of the models refuses such values
 
     def _verdict(self, site: DiffSite, known: Values, got: Sequence[Any]) -> tuple[bool | None, float]:
-        """Say whether results of a site are right (None: it cannot be found out), and how far they are off."""
+        """Return whether results of a site are right (None: it cannot be determined), and their error."""
         reference = known[site.value]
         errors = [_error(reference, each) for each in got]
         off = [each for each, its in zip(got, errors, strict=True) if its > _tolerance(reference)]
@@ -201,7 +201,7 @@ class SiteComparer:
         return verdict, max(errors, default=0.0)
 
     def _judge(self, site: DiffSite, known: Values, results: Sequence[Any]) -> bool | None:
-        """Say whether results are as exact as the original's; None: it cannot be found out."""
+        """Return whether results are as exact as the original's; None: it cannot be determined."""
         exact = exact_range(site, self._original, known, self._budget, may_skip=self._may_skip)
         reference = np.asarray(known[site.value])
         if exact is None or exact.low.shape != reference.shape:
@@ -229,7 +229,7 @@ class SiteComparer:
         return True
 
     def _is_near(self, site: DiffSite, known: Values, result: Any) -> bool:
-        """Whether a result is within what the site's own types explain, where the exact one is not known."""
+        """Whether the rounding of the site's types explains an error, if the exact result is unknown."""
         expected, got = np.asarray(known[site.value]), np.asarray(result)
         error = _error(expected, got)
         if expected.dtype.name in QUANTIZED_TYPES and error <= 1:
@@ -245,7 +245,7 @@ class _Batch:
     def __init__(
         self, sites: list[DiffSite], ways: Sequence[Way], original: ir.Model, optimized: ir.Model, known: Values
     ) -> None:
-        # Neither sequences nor what is absent can be given or compared.
+        # Sequences and absent values can be neither given nor compared.
         tensors = {name for name, value in known.items() if isinstance(value, np.ndarray)}
         self.sites = [site for site in sites if {site.value, *site.inputs, *site.original_inputs} <= tensors]
         self.sessions: list[onnxruntime.InferenceSession] = []
@@ -254,19 +254,19 @@ class _Batch:
             run = [site for site in self.sites if site.is_rewritten or not alone]
             given = {name: known[name] for site in run for name in site.inputs}
             part = part_model(optimized, [site.value for site in run], given)
-            # What ONNX Runtime itself makes of a graph is not in question.
+            # ONNX Runtime's own optimisations are not in question.
             level: Level = "disable" if alone else "all"
             options = None if alone else {**(way.ep_options or {}), "claim": "all"}
             if run:
                 self.sessions.append(open_session(part, "a part of the model", ep_options=options, level=level))
 
     def run(self, known: Values, budget: Budget) -> list[Values]:
-        """Return what comes of values, by each way of running."""
+        """Return the results for some values, by each way of running."""
         return [run_part(session, known, budget) for session in self.sessions]
 
 
 def _names(site: DiffSite) -> set[str]:
-    """What of the original is needed to judge a site."""
+    """The facts about the original that are needed to judge a site."""
     return {site.value, *site.inputs, *site.original_inputs, *quantizer_inputs(site)}
 
 
@@ -283,7 +283,7 @@ def _without_turned(ours: np.ndarray, theirs: np.ndarray, exact: ExactRange) -> 
 
 
 def _where_finite(reference: Any, result: Any) -> Any:
-    """What of a result can be compared: unusual values take the original out of the range of its types."""
+    """The elements of a result that can be compared: with unusual values the original may overflow its types."""
     alike = reference.dtype == result.dtype and reference.shape == result.shape and reference.dtype.kind == "f"
     return np.where(np.isfinite(reference), result, reference) if alike else result
 

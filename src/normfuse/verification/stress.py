@@ -29,7 +29,7 @@ _EVERY, _PARTS, _FIRST = 131, 4, 5
 _OUTLIERS = 1e2, 1e4, 1e6
 # So many conditions are inverted alone as well, as an If within another one asks for.
 _MOST_ALONE = 8
-# What gives any number: of others, such as a Sigmoid or what was quantised, a rewrite may know what they can be.
+# Operators that can give any number; of others, such as Sigmoid or a quantiser, a rewrite may know the range.
 _FREE = {
     *("Add", "Conv", "ConvTranspose", "Div", "Einsum", "Gather", "Gemm", "MatMul", "Mul", "ReduceMean", "ReduceSum"),
     *("Sub", "Sum", "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
@@ -41,7 +41,7 @@ _PASSES_ON = ("Cast", "DequantizeLinear", "Identity")
 
 
 class Stress:
-    """Gives sites of one original other values.
+    """Makes other values for the sites of one original.
 
     Attributes:
         sites: Those that can be given other values.
@@ -49,7 +49,7 @@ class Stress:
     """
 
     def __init__(self, sites: Iterable[DiffSite], original: ir.Model, known: Values) -> None:
-        """Find out what can be replaced; ``known`` are the original's values."""
+        """Determine which values can be replaced; ``known`` are the original's values."""
         theirs = {value.name: value for node in original.graph for value in node.outputs}
         self.sites: list[DiffSite] = []
         follows: dict[str, set[str]] = {}
@@ -62,7 +62,7 @@ class Stress:
         read = {name for site in self.sites for name in (*site.inputs, *site.original_inputs)}
         self._replaced = {name: known[name] for name in sorted(read - follows.keys())}
         self._free = {name for name in self._replaced if _is_free(theirs.get(name))}
-        # Whatever they come from, what both graphs ask decides in both.
+        # Wherever they come from, conditions that both graphs read decide in both.
         self.conditions = {
             name
             for name, array in self._replaced.items()
@@ -82,7 +82,7 @@ class Stress:
         return any(name in self.conditions and read[name] != known[name] for name in site.inputs)
 
     def values(self, budget: Budget) -> Iterator[tuple[Values, Values]]:
-        """Yield, for each kind, what the sites read, and what the original makes of it.
+        """Yield, for each kind, values that the sites read, and the original's results.
 
         Raises:
             VerificationError: The original refuses the values.
@@ -105,7 +105,7 @@ class Stress:
 
 
 def _following(site: DiffSite, theirs: Mapping[str | None, ir.Value]) -> dict[str, set[str]]:
-    """What only one of the graphs reads and the original computes from the rest, and from what."""
+    """Values that only one graph reads and that the original computes from the others, and those others."""
     read: set[str | None] = {*site.inputs, *site.original_inputs}
     found = {}
     for name in set(site.inputs) ^ set(site.original_inputs):
@@ -150,7 +150,7 @@ def _negative(array: np.ndarray) -> np.ndarray:
 
 
 def _with_outliers(array: np.ndarray) -> np.ndarray:
-    """Like it, but a few elements are very large."""
+    """The same array, but a few elements are very large."""
     if not array.size or array.dtype.kind != "f":
         return array
     changed = np.array(array, order="C")
@@ -167,7 +167,7 @@ def _filled(array: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
 
 
 def _rows(site: DiffSite) -> Iterator[np.ndarray]:
-    """Yield which rows of a table that both graphs hold differ, those that do most first."""
+    """Yield the rows of a table in both graphs that differ, the largest differences first."""
     ours = list(_tables(site.optimized_nodes))
     for axis, table in _tables(site.nodes):
         for other_axis, other in ours:
@@ -180,7 +180,7 @@ def _rows(site: DiffSite) -> Iterator[np.ndarray]:
 
 
 def _tables(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, ir.TensorProtocol]]:
-    """Yield what nodes gather from, if it is constant, and along which dimension."""
+    """Yield constant tables that nodes gather from, and the dimension."""
     for node in nodes:
         if node.op_type == "Gather":
             table = node.inputs[0]
