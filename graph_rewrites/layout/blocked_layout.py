@@ -123,12 +123,12 @@ def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Exits:
-    """How results of a part are read without blocks."""
+    """How results of a part are read outside of the blocked layout."""
 
     values: tuple[ir.Value, ...]
-    """Reordered, float32."""
+    """Values that are reordered, in float32."""
     staying: tuple[ir.Node, ...]
-    """Nodes that are run on these as well."""
+    """Nodes that also run on the reordered values."""
 
 
 class _Plan:
@@ -166,7 +166,7 @@ class _Plan:
         return [node for node in self._movable if node.outputs[0] in self._channels]
 
     def _gates_of_floats(self, movable: Sequence[ir.Node]) -> set[ir.Node]:
-        """Return nodes that would need a view among such as nothing makes a chain of: ONNX Runtime is slow there."""
+        """Return nodes that would need a view, among nodes that form no chain: ONNX Runtime is slow there."""
         return {
             node
             for together in _connected([node for node in movable if _is_elementwise(node)])
@@ -200,7 +200,7 @@ class _Plan:
             self._floats.add(y)
 
     def _look_at_split(self, node: ir.Node) -> None:
-        """Its blocks are those of its results one after the other, where none is divided."""
+        """The blocks of a Split's operand are those of its results one after the other, if none is divided."""
         x = node.inputs[0]
         channels = None if x is None else self._channels.get(x)
         if channels is None or x not in self._floats or node.attributes.get_int("axis", 0) != 1:
@@ -257,7 +257,7 @@ class _Plan:
         return channels
 
     def _operands(self, node: ir.Node) -> list[ir.Value]:
-        """Return what an elementwise node reads beside single numbers; empty: it is not moved because of them."""
+        """Return the tensors that an elementwise node reads, without single numbers; empty: it cannot be moved."""
         x, *parameters = node.inputs
         if node.op_type not in _QUANTIZING:
             operands = [value for value in node.inputs if value is not None and not is_one_number(value)]
@@ -290,9 +290,9 @@ class _Plan:
         return is_gate or _is_vector_of_channels(value, channels)
 
     def exits(self, part: Sequence[ir.Node]) -> _Exits:
-        """Return what is read of a part without blocks.
+        """Return how a part is read outside of the blocked layout.
 
-        Integers are not reordered: what makes them of float32 is computed for the other readers once more.
+        Quantised tensors are not reordered: the nodes that quantise them run once more for the other readers.
         """
         inside = set(part)
         values: dict[ir.Value, None] = {}
@@ -312,7 +312,7 @@ class _Plan:
         return _Exits(tuple(values), tuple(staying))
 
     def _gain(self, part: Sequence[ir.Node]) -> float:
-        """Return the elements that are reordered less, of those whose numbers are known."""
+        """Return the number of elements that need no reorder any more, as far as sizes are known."""
         exits = self.exits(part)
         moved = set(part) - set(exits.staying)
         read = {value for node in part for value in node.inputs if _blocked_source(value) is not None}
@@ -333,7 +333,7 @@ class _Plan:
 
 
 def channels_of_gate(value: ir.Value | None) -> int | None:
-    """Return the channels of a float32 tensor [N, C, 1, 1] without blocks; None: they are not known."""
+    """Return the channels of a float32 tensor [N, C, 1, 1] without blocks; None: they are unknown."""
     for _ in range(_LONGEST_WAY):
         if value is None or value.const_value is not None:
             return None
@@ -383,7 +383,7 @@ class _Padding:
                 self._bounds[value] = self._of_result(node)
 
     def of(self, value: ir.Value | None) -> float:
-        """Return the bound; of what is 0 there it is 1."""
+        """Return the bound; for padding of 0 it is 1."""
         if value is None:
             return 1.0
         if value.const_value is None:
@@ -447,7 +447,7 @@ class _Writer:
                 blocked = self._form(node.inputs[0], viewed=False, at=node)
                 if blocked is not None:
                     _replace_uses(node.outputs[0], blocked)
-        # At the end: a node that stays as well is moved by what it reads in the graph that was.
+        # At the end: a node that is also kept outside reads values of the original graph.
         for value, reordered in self._reordered.items():
             _replace_uses(value, reordered, but=self._moved - self._staying)
         self._remove_unread()
@@ -465,7 +465,7 @@ class _Writer:
                 attributes += [ir.AttrString("coordinate_transformation_mode", "asymmetric")]
             elif is_over_all_places(node):
                 op_type, inputs, attributes = "GlobalAveragePool", inputs[:1], []
-        # Where several are left of the same integers (`dequantize_cse`), chains are found by that.
+        # Several DequantizeLinear of one tensor are not merged here: chains depend on that (see `dequantize_cse`).
         own = node if op_type == "DequantizeLinear" else None
         key = (domain, op_type, len(node.outputs), own, *inputs, *(str(attribute) for attribute in attributes))
         if key not in self._made:
