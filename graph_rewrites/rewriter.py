@@ -13,10 +13,10 @@ from normfuse.graph_rewrites.engine.passes import FoldedWeights, Pass, RemovedQu
 from normfuse.graph_rewrites.engine.sites import Site
 from normfuse.graph_rewrites.fusion import Fusion
 from normfuse.graph_rewrites.quantization.int8_products import make_unsigned
-from normfuse.graph_rewrites.quantization.qlinear_operators import has_products_of_integers, write_softmaxes
+from normfuse.graph_rewrites.quantization.qlinear_operators import has_quantized_products, write_softmaxes
 from normfuse.graph_rewrites.quantization.quantization_removal import remove_quantization
 from normfuse.graph_rewrites.quantization.redundant_qdq import drop_redundant_pairs
-from normfuse.graph_rewrites.quantization.shape_readers import read_shapes_of_integers
+from normfuse.graph_rewrites.quantization.shape_readers import read_shapes_of_quantized
 from normfuse.graph_rewrites.quantization.weight_folding import fold_weights
 from normfuse.graph_rewrites.spellings.einsum import write_products
 from normfuse.graph_rewrites.spellings.subtractions import write_additions
@@ -44,7 +44,7 @@ def _choose_target(graph: ir.Graph, fusion: Fusion) -> int:
     """Find out whether products run in integers, where that matters, and take the target for it."""
     target = fusion.options.target
     if fusion.options.drop_redundant_pairs or isinstance(target, TargetByProducts):
-        fusion.in_integers = fusion.weights.host_quantizes or has_products_of_integers(graph)
+        fusion.in_integers = fusion.weights.host_quantizes or has_quantized_products(graph)
     if isinstance(target, TargetByProducts):
         fusion.target = target.in_integers if fusion.in_integers else target.in_float
         fusion.stops = fusion.target is None
@@ -68,7 +68,7 @@ PASSES = (
     # Custom operators read what was dequantised.
     Pass(
         "ShapeOfIntegers",
-        read_shapes_of_integers,
+        read_shapes_of_quantized,
         lambda run: run.options.shapes_before_dequantization and run.target != "custom-op",
     ),
     # In the way of no pattern, until the form is written.

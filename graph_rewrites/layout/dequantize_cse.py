@@ -28,7 +28,7 @@ def join_dequantizers(graph: ir.Graph, context: Context) -> int:
         if is_dequantizer(node) and not node.outputs[0].is_graph_output():
             attributes = sorted(str(attribute) for attribute in node.attributes.values())
             equals.setdefault((node.domain, *node.inputs, *attributes), []).append(node)
-    gone = 0
+    removed = 0
     for first, *others in equals.values():
         readers = (user for node in (first, *others) for user in node.outputs[0].consumers())
         if not others or all((user.domain, user.op_type) in ELEMENTWISE for user in readers):
@@ -37,5 +37,5 @@ def join_dequantizers(graph: ir.Graph, context: Context) -> int:
         for node in others:
             node.outputs[0].replace_all_uses_with(first.outputs[0])
             graph.remove(node, safe=True)
-        gone += len(others)
-    return gone
+        removed += len(others)
+    return removed

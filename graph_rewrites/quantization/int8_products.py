@@ -24,9 +24,9 @@ from normfuse.graph_rewrites.quantization.weight_folding import (
     array_of,
     dequantizer_of,
     drop_unused_constant,
-    is_held,
+    following_quantizer,
     is_in_pair,
-    quantizer_behind,
+    is_readable,
     stays_int8,
 )
 
@@ -87,7 +87,7 @@ def _without_saturation(
             if shiftable is not None:
                 weights[shiftable] = None
             else:  # then the product runs in float between int8 and uint8
-                changed = source if source in kept else quantizer_behind(product.outputs[0], facts)
+                changed = source if source in kept else following_quantizer(product.outputs[0], facts)
                 refused.update([changed] if changed is not None and changed in kept else [])
         if not refused:
             return list(kept), list(weights)
@@ -155,7 +155,7 @@ class _Shifted:
         if node is None or scale is None or scale.ndim == 0:
             return
         node.resize_inputs(3)
-        node.replace_input_with(2, self._held(np.zeros(scale.shape, np.int8), f"{node.name}.zero_point"))
+        node.replace_input_with(2, self._add_constant(np.zeros(scale.shape, np.int8), f"{node.name}.zero_point"))
 
     def _replace(self, node: ir.Node, position: int) -> None:
         """Let a node read the constant as uint8; a missing zero point is 0."""
@@ -175,9 +175,9 @@ class _Shifted:
         node.replace_input_with(position, self._known[old])
 
     def _made(self, integers: Array, name: str) -> ir.Value:
-        return self._held((integers.astype(np.int16) + _OFFSET).astype(np.uint8), f"{name}.uint8")
+        return self._add_constant((integers.astype(np.int16) + _OFFSET).astype(np.uint8), f"{name}.uint8")
 
-    def _held(self, array: Array, name: str) -> ir.Value:
+    def _add_constant(self, array: Array, name: str) -> ir.Value:
         made = new_constant(array, self._names.new(name))
         self._home.register_initializer(made)
         return made
@@ -202,7 +202,7 @@ def _runs_in_float(product: ir.Node, facts: Facts) -> bool:
     """Whether ONNX Runtime runs a product in float because its input or result stays int8."""
     if product.op_type not in _MULTIPLY or product.domain != "":
         return False
-    dequantizer, quantizer = dequantizer_of(product.inputs[0]), quantizer_behind(product.outputs[0], facts)
+    dequantizer, quantizer = dequantizer_of(product.inputs[0]), following_quantizer(product.outputs[0], facts)
     if dequantizer is None:
         return False
     result = None if quantizer is None else quantizer.outputs[0]
@@ -226,7 +226,7 @@ def _are_activations(quantizer: ir.Node, facts: Facts) -> bool:
     if _is_beside_softmax(quantizer):
         return False
     nodes = (quantizer, *(use.node for use in quantizer.outputs[0].uses()))
-    return all(is_held(value, facts) and facts.rank(value) == 0 for each in nodes for value in each.inputs[1:])
+    return all(is_readable(value, facts) and facts.rank(value) == 0 for each in nodes for value in each.inputs[1:])
 
 
 def _is_beside_softmax(quantizer: ir.Node) -> bool:
@@ -240,7 +240,7 @@ def _is_beside_softmax(quantizer: ir.Node) -> bool:
 def type_of_zero_point(node: ir.Node, facts: Facts) -> ir.DataType | None:
     """Return the quantised type of a QuantizeLinear or DequantizeLinear, if its zero point is known."""
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    return facts.dtype(zero_point) if is_held(zero_point, facts) else None
+    return facts.dtype(zero_point) if is_readable(zero_point, facts) else None
 
 
 def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
@@ -248,10 +248,10 @@ def _dequantizes_constants(node: ir.Node, facts: Facts) -> bool:
     if not is_dequantizer(node) or node.outputs[0].is_graph_output():
         return False
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        is_known = is_held(node.inputs[2], facts)
+        is_known = is_readable(node.inputs[2], facts)
     else:
-        is_known = is_held(node.inputs[1], facts)  # a zero point has the shape of the scale
-    return is_known and facts.dtype(node.inputs[0]) == ir.DataType.INT8 and is_held(node.inputs[0], facts)
+        is_known = is_readable(node.inputs[1], facts)  # a zero point has the shape of the scale
+    return is_known and facts.dtype(node.inputs[0]) == ir.DataType.INT8 and is_readable(node.inputs[0], facts)
 
 
 def _is_operand(dequantizer: ir.Node) -> bool:

@@ -59,14 +59,14 @@ def _with_sizes(graph: ir.Graph) -> Iterator[tuple[ir.Node, _Sizes, _Sizes]]:
     sizes: dict[ir.Value | None, _Sizes] = {value: _size_of_input(value) for value in graph.inputs}
     for node in graph:
         given = max((sizes.get(value, ()) for value in node.inputs), key=math.prod, default=())
-        here = _size_behind(node, given)
+        here = _size_after(node, given)
         sizes.update(dict.fromkeys(node.outputs, here))
         yield node, given, here
 
 
 def _gain_of_convolution(node: ir.Node, given: _Sizes, here: _Sizes, facts: Facts) -> float:
     """Return the nanoseconds by which it is faster in float; 0: it is no convolution of 8-bit tensors."""
-    if node.op_type != "Conv" or not _is_of_bytes(node, facts):
+    if node.op_type != "Conv" or not _is_8_bit_product(node, facts):
         return 0.0
     shape = facts.static_shape(_quantized(node.inputs[1]))
     if shape is None or len(shape) != len(here) + 2:
@@ -82,7 +82,7 @@ def _gain_of_convolution(node: ir.Node, given: _Sizes, here: _Sizes, facts: Fact
 
 def _loss_of_matrices(node: ir.Node, given: _Sizes, facts: Facts) -> float:
     """Return the nanoseconds by which a product of 8-bit matrices is slower in float; 0: the node is none."""
-    if node.op_type not in ("Gemm", "MatMul") or not _is_of_bytes(node, facts):
+    if node.op_type not in ("Gemm", "MatMul") or not _is_8_bit_product(node, facts):
         return 0.0
     # Unknown dimensions are the batch, which is first, and the length of a sequence: the number of pixels before.
     length = math.prod(given) if given else TYPICAL["dimension"]
@@ -108,7 +108,7 @@ def _size_of_dimension(dim: int | ir.SymbolicDim, unknown: float) -> float:
     return float(dim) if isinstance(dim, int) else unknown
 
 
-def _size_behind(node: ir.Node, given: _Sizes) -> _Sizes:
+def _size_after(node: ir.Node, given: _Sizes) -> _Sizes:
     """Return the approximate size of a node's output images: that of its input, if the operator is unknown here."""
     if node.op_type.startswith("Global"):
         return (1.0,) * len(given)
@@ -118,7 +118,7 @@ def _size_behind(node: ir.Node, given: _Sizes) -> _Sizes:
     return tuple(max(1.0, math.ceil(size / stride)) for size, stride in zip(given, strides, strict=True))
 
 
-def _is_of_bytes(product: ir.Node, facts: Facts) -> bool:
+def _is_8_bit_product(product: ir.Node, facts: Facts) -> bool:
     """Whether a node of ONNX multiplies two dequantised tensors, the left one of 8 bits."""
     left, right = (dequantizer_of(value) for value in product.inputs[:2])
     if left is None or right is None or product.domain != "":

@@ -56,7 +56,7 @@ QLINEAR: Mapping[tuple[str, str], Row] = {
     **{("com.microsoft", name): row for name, row in _MICROSOFT.items()},
 }
 #: The elementwise ones of com.microsoft, by name.
-ELEMENTWISE_OF_INTEGERS = {name: row for name, row in _MICROSOFT.items() if row.elementwise}
+ELEMENTWISE_QLINEAR = {name: row for name, row in _MICROSOFT.items() if row.elementwise}
 
 _QUANTIZING_OPSET = 10
 _SINGLE_AXIS_OPSET = 13  # of Softmax; before it, `axis` is the first of all the dimensions of a sum
@@ -69,12 +69,12 @@ _NAMES = ("DynamicQuantize", "MatMulNBits", "QAttention", "QGemm", "QLinear")  #
 _COMBINING = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Where"})
 
 
-def has_products_of_integers(home: ir.Graph) -> bool:
+def has_quantized_products(home: ir.Graph) -> bool:
     """Whether the graph has anything that ONNX Runtime could run as a quantised product."""
-    return any(_may_be_of_integers(node) for graph in graphs_of(home) for node in graph)
+    return any(_may_be_quantized(node) for graph in graphs_of(home) for node in graph)
 
 
-def _may_be_of_integers(node: ir.Node) -> bool:
+def _may_be_quantized(node: ir.Node) -> bool:
     x = node.inputs[0] if node.inputs else None
     if node.op_type == "DequantizeLinear" and x is not None and x.const_value is not None:
         return any(reader.op_type not in _COMBINING for reader in node.outputs[0].consumers())
@@ -169,7 +169,7 @@ def write_elementwise(graph: ir.Graph, context: Context) -> int:
 
 
 def _is_elementwise_of_uint8(node: ir.Node) -> bool:
-    row = ELEMENTWISE_OF_INTEGERS.get(node.op_type)
+    row = ELEMENTWISE_QLINEAR.get(node.op_type)
     if row is None or node.domain != "com.microsoft" or None in node.inputs:
         return False
     # Without a zero point the type is unknown here; ONNX Runtime makes no QLinear operator of int8 Q/DQ pairs on x86.

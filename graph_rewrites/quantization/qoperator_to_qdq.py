@@ -30,7 +30,7 @@ from normfuse.graph_rewrites.quantization.qlinear_operators import (
     write_in_float,
 )
 from normfuse.graph_rewrites.quantization.redundant_qdq import repeats_elements
-from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_unused_constant, is_held
+from normfuse.graph_rewrites.quantization.weight_folding import array_of, drop_unused_constant, is_readable
 
 _QUANTIZING_OPSET, _OPSET_WITH_AXES = 10, 13
 _OPTIONAL_C_OPSET = 11  # of Gemm
@@ -47,12 +47,12 @@ _MOVES = frozenset(
 _POOLED_BYTES = range(12, 22)  # opsets in which every ONNX Runtime runs a quantised MaxPool
 
 
-def has_operators(graph: ir.Graph) -> bool:
+def has_qlinear_operators(graph: ir.Graph) -> bool:
     """Whether a graph or its subgraphs have QLinear operators that can be written as Q/DQ pairs."""
     return any(node.op_identifier()[:2] in QLINEAR for node in all_nodes(graph))
 
 
-def write_pairs(home: ir.Graph, context: Context) -> int:
+def write_qdq_pairs(home: ir.Graph, context: Context) -> int:
     """Write the QLinear operators of a graph and its subgraphs as Q/DQ pairs; return how many."""
     if context.opset < _QUANTIZING_OPSET:
         return 0
@@ -60,7 +60,7 @@ def write_pairs(home: ir.Graph, context: Context) -> int:
     return _Pairs(home, context.facts, context.opset).write()
 
 
-class _Left(Exception):  # noqa: N818 -- no error
+class _NotConverted(Exception):  # noqa: N818 -- no error
     """The node is not converted."""
 
 
@@ -88,7 +88,7 @@ class _Pairs:
         given = [value for value in node.inputs if value is not None]
         try:
             form = self._form(node)
-        except _Left:
+        except _NotConverted:
             for value in self._made:
                 drop_unused_constant(value)
             return False
@@ -114,10 +114,10 @@ class _Pairs:
         if row.operator == "Gemm" and (
             node.attributes.get_float("alpha", 1.0) != 1.0 or (len(inputs) < 3 and self._opset < _OPTIONAL_C_OPSET)
         ):
-            raise _Left
+            raise _NotConverted
         attributes = [each for each in node.attributes.values() if each.name != "channels_last"]
         if node.attributes.get_int("channels_last", 0):
-            raise _Left
+            raise _NotConverted
         at = end if row.result is None else row.result
         is_float = row.operator == "Gemm" and _at(node, at) is None
         result = None if is_float else self._parameters(node, at, dtype)
@@ -134,25 +134,25 @@ class _Pairs:
         operands = [self._activation(node, at) for at in places]
         types = {self._type_of(operand) for operand in operands}
         if len(types) != 1:
-            raise _Left
+            raise _NotConverted
         return operands, types.pop()
 
     def _type_of(self, operand: Quantized) -> ir.DataType:
         """Return the quantised element type."""
         dtype = self._facts.dtype(operand.zero_point)
         if dtype not in _BYTES:
-            raise _Left
+            raise _NotConverted
         return dtype
 
     def _parameters(self, node: ir.Node, at: int, dtype: ir.DataType | None) -> tuple[ir.Value, ir.Value]:
         """Return scale and zero point of a type, as scalars; a missing zero point is 0."""
         scale, zero_point = self._array(node, at), self._array(node, at + 1, optional=True)
         if scale is None or scale.size != 1 or not _is_usual(scale) or dtype not in _BYTES:
-            raise _Left
+            raise _NotConverted
         if zero_point is None:
             zero_point = np.zeros((), dtype.numpy())
         if zero_point.size != 1 or zero_point.dtype != dtype.numpy():
-            raise _Left
+            raise _NotConverted
         return self._scalar(_at(node, at), scale), self._scalar(_at(node, at + 1), zero_point)
 
     def _weights(self, node: ir.Node, at: int, axis: int, beside: ir.DataType) -> Quantized:
@@ -164,22 +164,22 @@ class _Pairs:
             operand = self._of_axis(node, at, axis, (scale, zero_point))
         dtype = self._type_of(operand)
         if beside == ir.DataType.INT8 and dtype != beside:
-            raise _Left  # ONNX Runtime has no kernel for int8 x uint8
+            raise _NotConverted  # ONNX Runtime has no kernel for int8 x uint8
         return operand
 
     def _of_axis(self, node: ir.Node, at: int, axis: int, parameters: tuple[Array, Array | None]) -> Quantized:
         tensor, (scale, zero_point) = _at(node, at), parameters
         shape, dtype = self._facts.static_shape(tensor), self._facts.dtype(tensor)
         if shape is None or axis >= len(shape) or dtype not in _BYTES:
-            raise _Left
+            raise _NotConverted
         if scale.shape != (shape[axis],) or not _is_usual(scale):
-            raise _Left
+            raise _NotConverted
         if zero_point is not None and zero_point.shape == scale.shape:
             return Quantized(tensor, _at(node, at + 1), _at(node, at + 2), axis, self._domain_of_axes())
         if zero_point is not None and zero_point.size != 1:
-            raise _Left
+            raise _NotConverted
         zeros = np.full(scale.shape, 0 if zero_point is None else zero_point.ravel()[0], dtype.numpy())
-        zero_points = self._held(zeros, f"{node.name}.zero_points")
+        zero_points = self._add_constant(zeros, f"{node.name}.zero_points")
         return Quantized(tensor, _at(node, at + 1), zero_points, axis, self._domain_of_axes())
 
     def _domain_of_axes(self) -> str:
@@ -196,32 +196,32 @@ class _Pairs:
             return None
         x, w = (array_of(factor.scale) for factor in factors)
         shape = self._facts.static_shape(tensor)
-        if x is None or w is None or shape is None or not is_held(tensor, self._facts):
-            raise _Left
+        if x is None or w is None or shape is None or not is_readable(tensor, self._facts):
+            raise _NotConverted
         with np.errstate(over="ignore"):
             scale = np.asarray(x * w, np.float32)
         if not _is_usual(scale) or (scale.ndim and shape[-1:] != scale.shape):
-            raise _Left
-        zero_point = self._held(np.zeros(scale.shape, np.int32), f"{tensor.name}.zero_point")
-        held = self._held(scale, f"{tensor.name}.scale")
+            raise _NotConverted
+        zero_point = self._add_constant(np.zeros(scale.shape, np.int32), f"{tensor.name}.zero_point")
+        added = self._add_constant(scale, f"{tensor.name}.scale")
         if scale.ndim:
-            return Quantized(tensor, held, zero_point, len(shape) - 1, self._domain_of_axes())
-        return Quantized(tensor, held, zero_point)
+            return Quantized(tensor, added, zero_point, len(shape) - 1, self._domain_of_axes())
+        return Quantized(tensor, added, zero_point)
 
     def _array(self, node: ir.Node, at: int, *, optional: bool = False) -> Array | None:
         value = _at(node, at)
         if value is None and optional:
             return None
-        if not is_held(value, self._facts):
-            raise _Left
+        if not is_readable(value, self._facts):
+            raise _NotConverted
         return array_of(value)
 
     def _scalar(self, value: ir.Value | None, array: Array) -> ir.Value:
         if value is not None and array.ndim == 0:
             return value
-        return self._held(array.reshape(()), "zero_point" if value is None else f"{value.name}.scalar")
+        return self._add_constant(array.reshape(()), "zero_point" if value is None else f"{value.name}.scalar")
 
-    def _held(self, array: Array, name: str) -> ir.Value:
+    def _add_constant(self, array: Array, name: str) -> ir.Value:
         made = new_constant(array, self._names.new(name))
         self._home.register_initializer(made)
         self._made.append(made)
@@ -258,7 +258,7 @@ class _Pairs:
         """Return scale and zero point of an 8-bit QuantizeLinear or DequantizeLinear."""
         try:
             return self._parameters(node, 1, self._facts.dtype(_at(node, 2)))
-        except _Left:
+        except _NotConverted:
             return None
 
 

@@ -65,7 +65,7 @@ class _Pair:
         return [*self.readers, *([] if self.clip is None else [self.clip]), self.quantizer]
 
 
-class _Stays(Exception):  # noqa: N818 -- an answer
+class _NotRemoved(Exception):  # noqa: N818 -- an answer
     """Why a QuantizeLinear is not removed."""
 
 
@@ -78,13 +78,13 @@ def remove_quantization(home: ir.Graph, context: Context) -> int:
             continue
         try:
             if home in facts.function_bodies:
-                raise _Stays("it is in the body of a function")
+                raise _NotRemoved("it is in the body of a function")
             pair = _pair_of(node, facts)
-        except _Stays as reason:
+        except _NotRemoved as reason:
             done.kept.append(KeptPair(name_of(node), str(reason)))
             continue
         removed += 1
-        if _take_out(pair, facts, names, opset):
+        if _remove(pair, facts, names, opset):
             done.clipped += 1
         else:
             done.unclipped.append(name_of(node))
@@ -102,11 +102,11 @@ def _pair_of(node: ir.Node, facts: Facts) -> _Pair:
     scale, zero_point = _parameters(node, facts)
     dtype = ir.DataType.UINT8 if zero_point is None else ir.DataType.from_numpy(zero_point.dtype)
     if x is None or facts.is_constant(x):
-        raise _Stays("what it quantises is constant")
+        raise _NotRemoved("what it quantises is constant")
     if not is_float(facts.dtype(x) or ir.DataType.from_numpy(scale.dtype)):
-        raise _Stays(f"it quantises {facts.dtype(x)}")
+        raise _NotRemoved(f"it quantises {facts.dtype(x)}")
     if dtype not in _INTEGERS:
-        raise _Stays(f"it quantises to {dtype}")
+        raise _NotRemoved(f"it quantises to {dtype}")
     readers = _readers_of(quantized)
     clip = readers[0] if len(readers) == 1 and readers[0].op_type == "Clip" else None
     ends = _INTEGERS[dtype]
@@ -116,15 +116,15 @@ def _pair_of(node: ir.Node, facts: Facts) -> _Pair:
         readers = _readers_of(quantized)
     for reader in readers:
         if reader.op_type != "DequantizeLinear" or reader.inputs[0] is not quantized:
-            raise _Stays(f"{label(reader)} reads its integers")
+            raise _NotRemoved(f"{label(reader)} reads its integers")
         if not _is_inverse(reader, node, (scale, zero_point), facts):
-            raise _Stays(f"{label(reader)} has other parameters")
+            raise _NotRemoved(f"{label(reader)} has other parameters")
     low, high = _representable(ends, scale, zero_point)
     if scale.size > 1:
         axis = node.attributes.get_int("axis", 1)
         rank = facts.rank(x)
         if rank is None or node.attributes.get_int("block_size", 0) > 0 or scale.ndim != 1:
-            raise _Stays(
+            raise _NotRemoved(
                 "it has a scale for each block" if rank is not None else f"the rank of {label(x)} is not known"
             )
         shape = [-1 if dim == axis % rank else 1 for dim in range(rank)]
@@ -134,10 +134,10 @@ def _pair_of(node: ir.Node, facts: Facts) -> _Pair:
 
 def _readers_of(quantized: ir.Value) -> tuple[ir.Node, ...]:
     if quantized.is_graph_output():
-        raise _Stays(f"{label(quantized)} is an output of the graph")
+        raise _NotRemoved(f"{label(quantized)} is an output of the graph")
     readers = tuple(dict.fromkeys(use.node for use in quantized.uses()))
     if not readers:
-        raise _Stays("nothing reads it")
+        raise _NotRemoved("nothing reads it")
     return readers
 
 
@@ -148,7 +148,7 @@ def _clipped_ends(clip: ir.Node, ends: tuple[int, int], facts: Facts) -> tuple[i
     if any(
         value is not None and (array is None or array.size != 1) for value, array in zip(bounds, given, strict=True)
     ):
-        raise _Stays(f"the bounds of {label(clip)} are not constant")
+        raise _NotRemoved(f"the bounds of {label(clip)} are not constant")
     low, high = (end if array is None else int(array.item()) for end, array in zip(ends, given, strict=True))
     return min(low, high), high
 
@@ -159,7 +159,7 @@ def _parameters(node: ir.Node, facts: Facts) -> tuple[Array, Array | None]:
     arrays = [array_of(value) if facts.is_constant(value) else None for value in given]
     scale, zero_point = (*arrays, None)[:2]
     if scale is None or any(array is None for array in arrays):
-        raise _Stays(f"the parameters of {label(node)} are not constant")
+        raise _NotRemoved(f"the parameters of {label(node)} are not constant")
     stored = node.attributes.get_int("output_dtype", 0)
     if zero_point is None and stored and node.op_type == "QuantizeLinear":
         zero_point = np.zeros(scale.shape, ir.DataType(stored).numpy())
@@ -230,7 +230,7 @@ def _is_within(found: Range, pair: _Pair, scale: float) -> bool:
 # What becomes of it
 
 
-def _take_out(pair: _Pair, facts: Facts, names: Names, opset: int) -> bool:
+def _remove(pair: _Pair, facts: Facts, names: Names, opset: int) -> bool:
     """Let the readers of a pair read its input, clipped if that matters; return whether it is clipped."""
     x = pair.quantizer.inputs[0]
     assert x is not None
@@ -306,8 +306,8 @@ def _make_finite(home: ir.Graph, names: Names, opset: int) -> None:
         for node in tuple(graph):
             if node.op_type != "DequantizeLinear" or len(node.inputs) < 2 or node.outputs[0].is_graph_output():
                 continue
-            codes, scale = array_of(node.inputs[0]), array_of(node.inputs[1])
-            if codes is None or scale is None or not _may_overflow(codes, scale):
+            quantized, scale = array_of(node.inputs[0]), array_of(node.inputs[1])
+            if quantized is None or scale is None or not _may_overflow(quantized, scale):
                 continue
             largest = np.asarray(ir.DataType.from_numpy(scale.dtype).max, scale.dtype)
             uses = tuple(node.outputs[0].uses())
@@ -318,7 +318,7 @@ def _make_finite(home: ir.Graph, names: Names, opset: int) -> None:
             _register_constants(clip, graph)
 
 
-def _may_overflow(codes: Array, scale: Array) -> bool:
-    limits = ir.DataType.from_numpy(codes.dtype)
+def _may_overflow(quantized: Array, scale: Array) -> bool:
+    limits = ir.DataType.from_numpy(quantized.dtype)
     distance = float(limits.max) - float(limits.min)
     return bool(distance * float(np.abs(scale).max()) > float(ir.DataType.from_numpy(scale.dtype).max))

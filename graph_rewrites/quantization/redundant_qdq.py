@@ -45,16 +45,16 @@ def drop_redundant_pairs(home: ir.Graph, context: Context) -> int:
     """Remove these pairs from a graph and its subgraphs; return the number of removed nodes."""
     facts = context.facts
     steps: dict[ir.Value, Hashable] = {}
-    gone: list[str] = []
+    removed: list[str] = []
     for node in [node for graph in graphs_of(home) for node in graph]:
         if node.graph is None:
             continue  # it was removed with a pair
         if node.op_type == "QuantizeLinear" and node.domain in _DOMAINS:
-            gone += _drop(node, steps, facts)
+            removed += _drop(node, steps, facts)
         elif (found := _steps_of_results(node, steps, facts)) is not None:
             steps.update(dict.fromkeys(node.outputs, found))
-    context.dropped += gone
-    return len(gone)
+    context.dropped += removed
+    return len(removed)
 
 
 def _drop(quantizer: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> list[str]:
@@ -62,19 +62,19 @@ def _drop(quantizer: ir.Node, steps: dict[ir.Value, Hashable], facts: Facts) -> 
     x, quantized = quantizer.inputs[0], quantizer.outputs[0]
     if x is None or x not in steps or _parameters(quantizer, facts) != steps[x]:
         return []
-    gone: list[str] = []
+    removed: list[str] = []
     for reader in quantized.consumers():
         if reader.op_type != "DequantizeLinear" or reader.domain not in _DOMAINS or reader.inputs[0] is not quantized:
             continue
         if _parameters(reader, facts) != steps[x] or reader.outputs[0].is_graph_output():
             continue
         reader.outputs[0].replace_all_uses_with(x)
-        gone.append(name_of(reader))
+        removed.append(name_of(reader))
         tidy([reader])
-    if gone and not quantized.uses() and not quantized.is_graph_output():
-        gone.append(name_of(quantizer))
+    if removed and not quantized.uses() and not quantized.is_graph_output():
+        removed.append(name_of(quantizer))
         tidy([quantizer])
-    return gone
+    return removed
 
 
 def _parameters(node: ir.Node, facts: Facts) -> Hashable:

@@ -17,7 +17,7 @@ _ASK = frozenset({"Shape", "Size"})
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def read_shapes_of_integers(home: ir.Graph, context: Context) -> int:
+def read_shapes_of_quantized(home: ir.Graph, context: Context) -> int:
     """Let these nodes of a graph and its subgraphs read the 8-bit tensor, if another node reads the dequantised one.
 
     Returns how many. ONNX Runtime has hardly any kernels for other quantised types: these are steps within chains,

@@ -72,7 +72,7 @@ def fold_weights(home: ir.Graph, context: Context) -> int:
         uses = tuple(node.outputs[0].uses())
         if all(_is_lookup(use.node, use.idx, node) for use in uses):
             for use in uses:
-                _look_up_integers(node, use.node, names, facts)
+                _look_up_quantized(node, use.node, names, facts)
             done.lookups += 1
         elif all(_runs_in_float(use.node, use.idx, facts) for use in uses):
             is_quantized_again = any(_is_quantized_again(use.node, facts) for use in uses)
@@ -113,11 +113,11 @@ def _dequantizers_of_constants(home: ir.Graph, facts: Facts) -> Iterator[ir.Node
             if not output.uses() or output.is_graph_output() or len(node.inputs) < 2:
                 continue
             parameters = [value for value in node.inputs[1:] if value is not None]
-            if _is_quantized_once(node.inputs[0], facts) and all(is_held(value, facts) for value in parameters):
+            if _is_quantized_once(node.inputs[0], facts) and all(is_readable(value, facts) for value in parameters):
                 yield node
 
 
-def is_held(value: ir.Value | None, facts: Facts) -> bool:
+def is_readable(value: ir.Value | None, facts: Facts) -> bool:
     """Whether a value is a constant that can be read here."""
     return value is not None and facts.is_constant(value) and array_of(value) is not None
 
@@ -129,12 +129,12 @@ def _is_quantized_once(value: ir.Value | None, facts: Facts) -> bool:
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.op_type not in _QUANTIZERS:
-        return is_held(value, facts)
-    if not all(is_held(each, facts) for each in node.inputs[1:] if each is not None):
+        return is_readable(value, facts)
+    if not all(is_readable(each, facts) for each in node.inputs[1:] if each is not None):
         return False
     if node.op_type == "Clip":
         return _is_quantized_once(node.inputs[0], facts)
-    given = array_of(node.inputs[0]) if is_held(node.inputs[0], facts) else None
+    given = array_of(node.inputs[0]) if is_readable(node.inputs[0], facts) else None
     is_usual = set(node.attributes) <= {"axis", "block_size", "saturate"} and len(node.inputs) > 2
     return is_usual and given is not None and given.dtype == np.float32 and facts.dtype(value) in _CODES
 
@@ -148,14 +148,14 @@ def _tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     return constant_tensor(node) if node.op_type == "Constant" and node.domain == "" else None
 
 
-def _integers_of(value: ir.Value | None) -> Array | None:
+def _quantized_values_of(value: ir.Value | None) -> Array | None:
     """Return the quantised values of a tensor that `_is_quantized_once`."""
     node = None if value is None else value.producer()
     if node is None or node.op_type not in _QUANTIZERS:
         return array_of(value)
     low, high = (array_of(each) for each in [*node.inputs[1:], None, None][:2])
     if node.op_type == "Clip":
-        integers = _integers_of(node.inputs[0])
+        integers = _quantized_values_of(node.inputs[0])
         return None if integers is None else np.asarray(np.clip(integers, low, high))
     x, scale, zero_point = (array_of(each) for each in node.inputs[:3])
     if x is None or scale is None or zero_point is None:
@@ -215,16 +215,16 @@ def stays_int8(quantized: ir.Value | None, facts: Facts) -> bool:
     return _type_of(quantized, facts) == ir.DataType.INT8 and not is_in_pair(quantized)
 
 
-def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:
+def following_quantizer(value: ir.Value, facts: Facts) -> ir.Node | None:
     """Return the QuantizeLinear that is the only reader of a result, directly or after ONNX Runtime has moved it."""
-    is_behind_relu = False
+    is_after_relu = False
     while len(value.uses()) == 1 and not value.is_graph_output():
         reader = next(iter(value.uses())).node
         if reader.op_type == "QuantizeLinear":
-            return None if is_behind_relu and _has_negatives(reader, facts) else reader
+            return None if is_after_relu and _has_negatives(reader, facts) else reader
         if reader.domain != "" or reader.op_type not in _MOVED | _CLIPS:
             return None
-        is_behind_relu = is_behind_relu or reader.op_type == "Relu"
+        is_after_relu = is_after_relu or reader.op_type == "Relu"
         value = reader.outputs[0]
     return None
 
@@ -232,7 +232,7 @@ def quantizer_behind(value: ir.Value, facts: Facts) -> ir.Node | None:
 def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
     """Whether negative numbers are representable, so that ONNX Runtime does not remove a Relu before the quantiser."""
     zero_point = quantizer.inputs[2] if len(quantizer.inputs) > 2 else None
-    if not is_held(zero_point, facts):
+    if not is_readable(zero_point, facts):
         return False  # a missing one is 0 of uint8; an unknown one may be anything
     zeros = array_of(zero_point)
     return zeros is not None and zeros.dtype.kind in "iu" and bool((zeros > np.iinfo(zeros.dtype).min).any())
@@ -241,12 +241,12 @@ def _has_negatives(quantizer: ir.Node, facts: Facts) -> bool:
 def _multiplies_in_float(product: ir.Node, facts: Facts) -> bool:
     if facts.options.products == "float":
         return True
-    if any(node is not None and facts.is_call(node) for node in (_node_before(product), _node_behind(product)[0])):
+    if any(node is not None and facts.is_call(node) for node in (_node_before(product), _node_after(product)[0])):
         return False  # the Q/DQ pair may be in the function
     dequantizer = dequantizer_of(product.inputs[0])
     if dequantizer is None or _type_of(dequantizer.inputs[0], facts) in _WIDE:
         return True
-    quantizer = quantizer_behind(product.outputs[0], facts)
+    quantizer = following_quantizer(product.outputs[0], facts)
     if quantizer is None:
         return product.op_type == "Conv" or stays_int8(dequantizer.inputs[0], facts)
     result = quantizer.outputs[0]
@@ -324,10 +324,10 @@ def _is_quantized_again(node: ir.Node, facts: Facts) -> bool:
     """
     if node.op_type not in _QUANTIZED_AGAIN:
         return False
-    front, (behind, joins_sum) = _node_before(node), _node_behind(node)
-    if front is None or not (front.op_type == "DequantizeLinear" or _is_written_out(front, facts)):
+    before, (after, joins_sum) = _node_before(node), _node_after(node)
+    if before is None or not (before.op_type == "DequantizeLinear" or _is_written_out(before, facts)):
         return False
-    if behind is None or not (behind.op_type == "QuantizeLinear" or _is_written_out(behind, facts)):
+    if after is None or not (after.op_type == "QuantizeLinear" or _is_written_out(after, facts)):
         return False
     return joins_sum or node.op_type != "MatMul"
 
@@ -346,7 +346,7 @@ def _node_before(product: ir.Node) -> ir.Node | None:
     return node
 
 
-def _node_behind(product: ir.Node) -> tuple[ir.Node | None, bool]:
+def _node_after(product: ir.Node) -> tuple[ir.Node | None, bool]:
     """Return the only reader of a result, skipping the same ones, and whether it or one of them is an Add."""
     result, joins_sum = product.outputs[0], False
     while len(result.uses()) == 1 and not result.is_graph_output():
@@ -417,7 +417,7 @@ def _fold(node: ir.Node, names: Names, known: dict[object, ir.Value], facts: Fac
     if key in known:
         output.replace_all_uses_with(known[key])
         return 0
-    weights, scales, zeros = _integers_of(source), array_of(scale), array_of(zero_point)
+    weights, scales, zeros = _quantized_values_of(source), array_of(scale), array_of(zero_point)
     if weights is None or scales is None or facts.dtype(source) not in _INTEGERS:
         return None
     output_type = node.attributes.get_int("output_dtype", 0)
@@ -447,19 +447,19 @@ def _is_lookup(node: ir.Node, position: int, dequantizer: ir.Node) -> bool:
     return scale.size == 1 and table.size >= _LEAST_TABLE and not node.outputs[0].is_graph_output()
 
 
-def _look_up_integers(dequantizer: ir.Node, gather: ir.Node, names: Names, facts: Facts) -> None:
+def _look_up_quantized(dequantizer: ir.Node, gather: ir.Node, names: Names, facts: Facts) -> None:
     """Let a Gather read the quantised table, and dequantise its result."""
     table, result, graph = dequantizer.inputs[0], gather.outputs[0], gather.graph
     assert table is not None
     assert graph is not None
-    behind = ir.Node(
+    dequantize = ir.Node(
         dequantizer.domain,
         "DequantizeLinear",
         [None, *dequantizer.inputs[1:]],
         [each for each in dequantizer.attributes.values() if each.name != "axis"],
         name=names.new(f"{gather.name or 'Gather'}.dequantised"),
     )
-    made = behind.outputs[0]
+    made = dequantize.outputs[0]
     made.name = names.new(f"{result.name}.dequantised")
     dtype = facts.dtype(result)
     made.type, made.shape = (None if dtype is None else ir.TensorType(dtype)), facts.shape(result)
@@ -468,8 +468,8 @@ def _look_up_integers(dequantizer: ir.Node, gather: ir.Node, names: Names, facts
     tensor = _tensor_of(table)
     assert tensor is not None
     result.type = ir.TensorType(tensor.dtype)
-    behind.replace_input_with(0, result)
-    graph.insert_after(gather, behind)
+    dequantize.replace_input_with(0, result)
+    graph.insert_after(gather, dequantize)
 
 
 def tidy(nodes: Iterable[ir.Node]) -> int:

@@ -18,7 +18,7 @@ EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 INLINE_LATE = "session.disable_aot_function_inlining"
 #: "1": ONNX Runtime makes no QLinear operators of Q/DQ pairs.
 LEAVES_QDQ = "session.disable_quant_qdq"
-OF_INTEGERS = """
+QUANTIZATION_ENTRIES = """
     session.disable_double_qdq_remover session.disable_qdq_constant_folding session.disable_quant_qdq
     session.enable_dq_matmulnbits_fusion session.enable_quant_qdq_cleanup session.qdq_matmulnbits_accuracy_level
     session.qdq_matmulnbits_block_size session.qdqisint8allowed session.x64quantprecision

@@ -16,7 +16,7 @@ from normfuse.files.model_files import find_external_data, runnable
 from normfuse.graph_rewrites.engine.traversal import graphs_of
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
-    OF_INTEGERS,
+    QUANTIZATION_ENTRIES,
     disable_optimizer,
     set_entry,
     users_disabled_optimizers,
@@ -72,7 +72,7 @@ def optimize_by_host(
     own.log_severity_level = 4
     own.intra_op_num_threads = 1
     disable_optimizer(own, *disabled, *users_disabled_optimizers(options))
-    for key in OF_INTEGERS:
+    for key in QUANTIZATION_ENTRIES:
         if (value := users_entry(options, key)) is not None:
             set_entry(own, key, value)
     own.add_session_config_entry("session.disable_prepacking", "1")

@@ -23,9 +23,9 @@ from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reor
 from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
 from normfuse.graph_rewrites.layout.dequantize_cse import join_dequantizers
 from normfuse.graph_rewrites.quantization.qlinear_operators import (
-    ELEMENTWISE_OF_INTEGERS,
+    ELEMENTWISE_QLINEAR,
     count_from_the_end,
-    has_products_of_integers,
+    has_quantized_products,
     write_elementwise,
     write_softmaxes,
 )
@@ -74,7 +74,7 @@ def lay_out_in_blocks(
     optimized = optimize_by_host(model, options, [*FUSES_CHAINS, *_LATER], frees_weights=frees_weights)
     if optimized is None or not any(node.domain == NCHWC_DOMAIN for node in optimized.graph):
         return None
-    if has_products_of_integers(optimized.graph):  # ONNX Runtime chooses them by the nodes around them
+    if has_quantized_products(optimized.graph):  # ONNX Runtime chooses them by the nodes around them
         return None
     context = Context(optimized)
     context.run(*IN_BLOCKS)
@@ -142,9 +142,9 @@ def has_quantized_elementwise(graph: ir.Graph) -> bool:
     It moves DequantizeLinear down, and QuantizeLinear up, past operators that only move elements.
     """
     dequantised: set[ir.Value | None] = set()
-    elementwise = {row.operator for row in ELEMENTWISE_OF_INTEGERS.values()}
+    elementwise = {row.operator for row in ELEMENTWISE_QLINEAR.values()}
     for node in graph:
-        if node.op_type in ELEMENTWISE_OF_INTEGERS:
+        if node.op_type in ELEMENTWISE_QLINEAR:
             return True
         if node.op_type == "DequantizeLinear" or (node.op_type in _MOVES and node.inputs[0] in dequantised):
             dequantised.update(node.outputs)

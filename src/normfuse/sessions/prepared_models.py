@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from normfuse._version import __version__
 from normfuse.host.config_entries import (
     EXTERNAL_DATA_FOLDER,
-    OF_INTEGERS,
+    QUANTIZATION_ENTRIES,
     disabled_optimizers,
     get_entry,
     users_disabled_optimizers,
@@ -69,7 +69,7 @@ _KEY_BYTES = 8
 _TAG, _LENGTH = b"\xc2\x3e", 5
 _HEADER_BYTES = len(_TAG) + _LENGTH
 # Session entries that the prepared model depends on.
-_ENTRIES = (*OF_INTEGERS, f"{OPTION_PREFIX}compile")
+_ENTRIES = (*QUANTIZATION_ENTRIES, f"{OPTION_PREFIX}compile")
 _log = logging.getLogger("normfuse")
 
 

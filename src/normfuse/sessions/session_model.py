@@ -13,7 +13,7 @@ from normfuse.graph_rewrites import RewriteOptions, Target, TargetByProducts
 from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.graph_rewrites.quantization.int8_products import activation_types
 from normfuse.graph_rewrites.quantization.product_times import are_faster_in_float
-from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_operators, write_pairs
+from normfuse.graph_rewrites.quantization.qoperator_to_qdq import has_qlinear_operators, write_qdq_pairs
 from normfuse.graph_rewrites.quantization.weight_folding import is_x86
 from normfuse.host.config_entries import LEAVES_QDQ, disabled_optimizers, get_entry
 from normfuse.host.integer_products import sums_saturate
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _MAKES_OPERATORS = "QDQSelectorActionTransformer"
 _PAIRS = "QLinear operators as Q/DQ pairs"
-PAIRS = Pass(_PAIRS, write_pairs, in_functions=False)
+PAIRS = Pass(_PAIRS, write_qdq_pairs, in_functions=False)
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -83,7 +83,7 @@ def session_model(
         again: Loads the model once more; with it the model of ``source`` is changed in place, without it a copy.
     """
     host = _host_facts(options)
-    becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
+    becomes_qdq = converts_to_qdq(host, allowed) and has_qlinear_operators(source.model.graph)
 
     def prepare(source: Source) -> Source:
         if allowed.exact_products and sums_saturate():
@@ -108,7 +108,7 @@ def session_model(
 def plan_of(source: Source) -> SessionPlan:
     """Return the plan for a session with the default options; nothing is changed."""
     host, allowed = _host_facts(import_host().SessionOptions()), AllowedChanges()
-    becomes_qdq = converts_to_qdq(host, allowed) and has_operators(source.model.graph)
+    becomes_qdq = converts_to_qdq(host, allowed) and has_qlinear_operators(source.model.graph)
     return _plan((convert_to_qdq(source) if becomes_qdq else source).model, host, allowed, becomes_qdq=becomes_qdq)
 
 
@@ -191,7 +191,7 @@ def convert_to_qdq(source: Source, *, in_place: bool = False) -> Source:
     known = source.rewrites.get(_PAIRS)
     if not isinstance(known, Source):
         known = source
-        if has_operators(source.model.graph):
+        if has_qlinear_operators(source.model.graph):
             model = source.model.clone()
             if Context(model).run(PAIRS):
                 known = dataclasses.replace(source, model=model, rewrites={})
