@@ -1,10 +1,9 @@
 """Programs as the rules see them: one text for one meaning, and labels that say what a tensor is.
 
-The tensors beside a normalisation have names by their places: ``residual`` and ``residual_bias`` are added last in
-front of it, ``scale``, ``bias`` and the ``slope`` of an activation follow it in this order, with no pair between
+The operands of a chain are named by their positions: ``residual`` and ``residual_bias`` are added last before the
+normalisation, ``scale``, ``bias`` and the ``slope`` of an activation follow it in this order, with no Q/DQ pair between
 them; all others are ``operand_0``, ``operand_1`` ... Parameters of a quantised tensor begin with its name, those of the
-pairs of QuantizeLinear and DequantizeLinear that d passes with ``pair_0``, ``pair_1`` ... Whatever labels a program of
-somebody else has, here it has these.
+Q/DQ pairs of a chain with ``pair_0``, ``pair_1`` ... Programs that others wrote are renamed to these labels.
 """
 
 from __future__ import annotations

@@ -12,23 +12,23 @@ Folding = Literal["never", "file", "session"]
 they are; in a session, whose options say that it leaves them, all."""
 
 Products = Literal["as they are", "integer", "exact integer", "float"]
-"""What becomes of products of 8 bits. "integer": activations of int8 become uint8, so that ONNX Runtime takes them;
+"""The types of 8-bit products. "integer": int8 activations become uint8, for which ONNX Runtime has kernels;
 "exact integer": weights as well, where sums of uint8 x int8 would saturate (x86 without VNNI); "float": they run in
 float, and their weights are dequantised once."""
 
 
 class TargetByProducts(NamedTuple):
-    """A target for each of two kinds of model, which are told apart when weights have been folded."""
+    """A target for each of two kinds of model, which are distinguished after weights were folded."""
 
     in_integers: Target | None
-    """Where products run in integers; None: the model is not rewritten then."""
+    """If products run in integers; None: the model is not rewritten then."""
     in_float: Target
-    """Where none does."""
+    """If none does."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RewriteOptions:
-    """The form of what is fused, and what becomes of what is quantised.
+    """The form of fused nodes, and the changes of quantised models.
 
     Raises:
         ValueError: Unknown target.
@@ -41,16 +41,16 @@ class RewriteOptions:
     """Also fuse where that removes a QuantizeLinear -> DequantizeLinear pair inside a chain, which changes results by
     up to one quantisation step."""
     remove_quantization: bool = False
-    """First take the Q/DQ pairs of activations out (`quantization_removal`)."""
+    """First remove the Q/DQ pairs of activations (`quantization_removal`)."""
     fold_weights: Folding = "never"
     """Dequantise the weights of operators that run in float, once (`weight_folding`). "session": QLinearSoftmax is
     written as operators of ONNX, too (`qlinear_operators`)."""
     products: Products = "as they are"
     """See `int8_products`."""
     drop_redundant_pairs: bool = False
-    """Where nothing runs in integers, take Q/DQ pairs out that change nothing (`redundant_qdq`)."""
+    """If nothing runs in integers, remove redundant Q/DQ pairs (`redundant_qdq`)."""
     shapes_before_dequantization: bool = False
-    """Where something does, ask for the shape of bytes before they are dequantised (`shape_readers`)."""
+    """If something does, let Shape and Size read 8-bit tensors before DequantizeLinear (`shape_readers`)."""
 
     def __post_init__(self) -> None:
         """Check the targets."""

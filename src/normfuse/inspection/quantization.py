@@ -1,4 +1,4 @@
-"""What kind of quantisation a model has, what ONNX Runtime runs of it in integers here, and at which cost."""
+"""The kind of quantisation of a model, its products that ONNX Runtime runs in integers here, and their cost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Quantization(Document):
     moved: float | None = None
     """How far saturating sums move the model's outputs here, on one input, where that was asked: see `saturating`."""
     not_asked: str = ""
-    """Why ONNX Runtime could not be asked for products and pairs; "" where it was."""
+    """Why products and Q/DQ pairs could not be read from ONNX Runtime; "": they were."""
 
     @property
     def summary(self) -> str:

@@ -133,7 +133,7 @@ def unrounded(model: ir.Model, kept: Collection[str] = (), unclipped: Collection
 
 
 def _unround(quantizer: ir.Node, rank: int | None, *, is_wide: bool) -> None:
-    """Replace a QuantizeLinear, a Clip of its integers and the DequantizeLinear nodes behind them by their formulas.
+    """Replace a QuantizeLinear, a Clip of its result and the DequantizeLinear nodes that follow by their formulas.
 
     `is_wide`: what rounds to an end of the range stays.
     """
@@ -186,7 +186,7 @@ def _between(low: Any, high: Any) -> list[tuple[str, Any]]:
 
 
 def _parameters(node: ir.Node, rank: int | None) -> tuple[Array, Array, int]:
-    """Return scale and zero point of a QuantizeLinear or DequantizeLinear in double, and the type of its integers."""
+    """Return scale and zero point of a QuantizeLinear or DequantizeLinear in double, and the quantised type."""
     scale = _array(node.inputs[1])
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         zero = _array(node.inputs[2])

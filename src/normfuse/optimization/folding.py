@@ -21,7 +21,7 @@ class FoldingReport(Document):
     folded: int
     """DequantizeLinear of weights that are done once instead of in every run."""
     tables: int
-    """Tables that Gather reads as integers, so that only the rows that were read are dequantised."""
+    """Quantised tables that Gather reads, so that only the rows that were read are dequantised."""
     left: int
     """Those left because ONNX Runtime would quantise the float weights again, with other numbers."""
     bytes_added: SignedInt

@@ -194,11 +194,11 @@ def optimize(
         verify_seconds: How long the verification may take.
         allow_requantization_removal: Also fuse where that removes a quantisation inside a chain, which changes results
             by up to one quantisation step.
-        remove_quantization: Take the pairs of QuantizeLinear and DequantizeLinear of activations out, and fold the
-            weights: the float network of a quantised model. Results change. Verified is that the model computes what
-            the original does without its rounding; how far the results move is measured (``report.removal``).
+        remove_quantization: Remove the Q/DQ pairs (QuantizeLinear, DequantizeLinear) of activations, and fold the
+            weights: the float network of a quantised model. Results change. The model is verified against the original
+            without its rounding; the change of the results is measured (``report.removal``).
         fold_weights: Dequantise quantised weights once instead of in every run, where the operator that reads them runs
-            in float and ONNX Runtime leaves float weights as they are. Results stay; the model grows. None: only if
+            in float and ONNX Runtime leaves float weights. Results do not change; the model grows. None: only if
             ``tune`` measures that it is faster, or with ``remove_quantization``. With ``tune``, True is None.
         require_fused: Fail unless at least so many sites are fused; "all": every one that was found, those excepted
             that have nothing beside them to be fused with.

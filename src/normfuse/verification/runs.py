@@ -91,7 +91,7 @@ def verify(
 
     The original runs on ONNX Runtime's CPU provider with every graph optimisation off. The optimised model runs with
     normfuse, and also without it where it is portable. Where ONNX Runtime's sums of uint8 x int8 saturate (x86
-    without VNNI), both run with weights of uint8 in the place of int8, whose products are exact.
+    without VNNI), both run with uint8 weights instead of int8, whose products are exact.
 
     Args:
         original: Any form of model that :func:`normfuse.optimize` takes.
