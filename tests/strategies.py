@@ -208,7 +208,8 @@ def activations(
     attributes: dict[str, Any] = {} if name == "Identity" else {"activation": name}
     ranges = [(each.low, each.high) for each in ACTIVATIONS[name].drawn.values()]
     if ranges and draw(st.booleans()):
-        attributes["activation_params"] = [float(np.float32(draw(st.floats(*each, width=32)))) for each in ranges]
+        # Of the type itself: a Clip's bounds are tensors of it in a model.
+        attributes["activation_params"] = [float(dtype(draw(st.floats(*each, width=32)))) for each in ranges]
     slope = numbers.normal(draw(broadcast_shapes(shape)), dtype, 0.2, 0.3) if ACTIVATIONS[name].has_slope else None
     return attributes, slope
 
