@@ -13,6 +13,7 @@ import itertools
 import json
 import platform
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -97,7 +98,8 @@ def _running(model: onnx.ModelProto, case: Case, folder: Path) -> Made:
 
 def _profiled(folder: Path) -> onnxruntime.SessionOptions:
     options = harness.session_options("cpu")
-    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    # In a folder of its own: sessions of the same second would write to one file.
+    options.enable_profiling, options.profile_file_prefix = True, f"{tempfile.mkdtemp(dir=folder)}/profile"
     return options
 
 
