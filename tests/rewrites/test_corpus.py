@@ -219,11 +219,16 @@ def test_other_ways(form: Form, tmp_path: Path) -> None:
     for turn, family in enumerate(("noise", "ramp", "outlier", "zeros behind")):
         feeds = feeds_of(model, form.case, Family(family), turn)
         exact, *others = (harness.run(session, feeds) for session in sessions)
+        apart = float(form.case.options.get("apart", 0))
+        if way == "requantizing" and apart and turn:
+            # Rows of nearly equal numbers amplify the rounding that was removed: the fused node's own value is exact.
+            (node,) = fused_nodes(changed)
+            exact, apart = {node.output[0]: meaning_of(node, changed, feeds)["Y"].array()}, 0.0
         for got in others:
             assert exact.keys() == got.keys()
             for name, array in exact.items():
                 if way in ("unquantized", "requantizing") or "apart" in form.case.options:
-                    close(got[name], array, f"{family}, {name}", float(form.case.options.get("apart", 0)))
+                    close(got[name], array, f"{family}, {name}", apart)
                 else:
                     np.testing.assert_array_equal(got[name], array, f"{family}, {name}")
 
