@@ -16,7 +16,7 @@ from normfuse.spec import HOST_OPERATORS
 # What may stand between the dequantisation of weights and the product: ONNX Runtime moves it to the other side.
 _MOVED = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 # What moves elements, or picks them: in integers, where they mean the same in front of it and behind.
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         *("Expand", "Flatten", "Gather", "GatherElements", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split"),
         *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
@@ -123,7 +123,7 @@ def require_no_integers_behind(facts: Facts, dequantized: ir.Value) -> None:
     for reader in dict.fromkeys(dequantized.consumers()):
         if reader.domain != "":
             continue
-        if reader.op_type in _MOVES and any(
+        if reader.op_type in MOVES and any(
             user.op_type == "QuantizeLinear" for value in reader.outputs for user in value.consumers()
         ):
             raise Declined(
@@ -136,10 +136,10 @@ def require_no_integers_behind(facts: Facts, dequantized: ir.Value) -> None:
 
 def require_no_integers_before(facts: Facts, x: ir.Value) -> None:
     """Decline to take the QuantizeLinear of a value away from what ONNX Runtime runs on integers, likewise."""
-    node = _producer(x, *_MOVES, "Gemm", "MatMul")
+    node = _producer(x, *MOVES, "Gemm", "MatMul")
     if node is None:
         return
-    if node.op_type in _MOVES:
+    if node.op_type in MOVES:
         if is_dequantized(node.inputs[0]):
             raise Declined("not_profitable", node=label(node), detail=_MOVED_INTEGERS)
     elif not is_dequantized(node.inputs[0]) and any(_is_quantized_weight(facts, value) for value in node.inputs[1:]):

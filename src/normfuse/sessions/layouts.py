@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from normfuse.graph_rewrites.engine.host_fusions import MOVES
 from normfuse.graph_rewrites.engine.passes import Context, Pass
 from normfuse.graph_rewrites.layout.blocked_layout import ELEMENTWISE, move_reorders
 from normfuse.graph_rewrites.layout.blocked_sizes import NCHWC_DOMAIN
@@ -47,10 +48,7 @@ _LATER = """
 _OF_CHAINS = frozenset({"Erf", "Gelu", "Mish", "QuantizeLinear", "Sigmoid"})
 # Operators that keep the blocked layout between a chain and a convolution; that move elements; with a blocked kernel.
 _MOVED = frozenset({"Concat", "Resize", "Split", "Upsample"})
-_MOVES = frozenset(
-    {"Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Resize", "Slice", "Split"}
-    | {"Squeeze", "Transpose", "Unsqueeze"}
-)
+_MOVES = MOVES | {"Concat", "Identity"}
 _BLOCKED = frozenset(
     {"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
